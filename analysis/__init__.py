@@ -1,0 +1,1 @@
+"""From run records to estimates, tables, figures and the report."""

@@ -1,0 +1,1 @@
+"""Grids: the configuration tree, expansion into runs, run identity and cost."""
