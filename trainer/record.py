@@ -1,0 +1,364 @@
+"""The run record: where each file of a run and of a sweep lies, and what it says. Torch-free.
+
+    outputs/<sweep>/
+      sweep.yaml            SweepFile: axes, fixed fields, cells
+      submissions.jsonl     the launcher's ledger
+      code/<hash>/          snapshot that jobs run from
+      warm_starts/<key>/    initial weights, shared by runs with the same settings
+      runs/<run id>/        RunPaths
+      report/
+
+Two axes are never mixed: `JobState` says what happened to the job, `Outcome` what the experiment showed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.config import Budget, RunConfig
+from trainer.errors import UserError
+from trainer.files import is_locked, read_json, read_lines, read_yaml, write_json, write_yaml
+from trainer.schema import parse
+
+
+class Exit(IntEnum):
+    """Exit codes of `python -P -m trainer <run folder>`."""
+
+    FINISHED = 0
+    FAILED = 1
+    """An exception; its last lines are in state.json, all of it in the attempt's log."""
+    USER_ERROR = 2
+    """The run folder is not valid; nothing was trained."""
+    INTERRUPTED = 75
+    """SIGINT, SIGTERM or the launcher's death: a checkpoint was written, another attempt continues."""
+    BUSY = 76
+    """Another process trains this run."""
+
+
+class JobState(StrEnum):
+    """What happened to the job of a run."""
+
+    PLANNED = "planned"
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    KILLED = "killed"
+
+
+class Outcome(StrEnum):
+    """What the experiment showed."""
+
+    STABLE = "stable"
+    COLLAPSED = "collapsed"
+    RECOVERED = "recovered"
+    PENDING = "pending"
+    UNDETECTABLE = "undetectable"
+    INTERRUPTED = "interrupted"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """Every path of one run; `folder` is outputs/<sweep>/runs/<run id>."""
+
+    folder: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name
+
+    @property
+    def config(self) -> Path:
+        """Scientific and resource configuration; byte-identical for every attempt."""
+        return self.folder / "config.yaml"
+
+    @property
+    def budget(self) -> Path:
+        return self.folder / "budget.json"
+
+    @property
+    def state(self) -> Path:
+        """Written by the job only, replaced atomically."""
+        return self.folder / "state.json"
+
+    @property
+    def attempts(self) -> Path:
+        """Two lines per attempt: `started` and `ended`."""
+        return self.folder / "attempts.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """One line per learner update, no clock times: the truth."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def timings(self) -> Path:
+        """One line per learner update: seconds spent in each phase."""
+        return self.folder / "timings.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """Completions of fixed prompts: policy_version, prompt, response, reward."""
+        return self.folder / "samples.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that trains this run."""
+        return self.folder / "lock"
+
+    @property
+    def warm_starts(self) -> Path:
+        return self.folder.parent.parent / "warm_starts"
+
+    def tail(self, attempt: int) -> Path:
+        """Journal lines that the resume after `attempt` cut off."""
+        return self.folder / "attempts" / f"{attempt}.tail.jsonl"
+
+    def log(self, attempt: int) -> Path:
+        """Standard output and error of one attempt."""
+        return self.folder / "logs" / f"attempt-{attempt}.out"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPaths:
+    """Every path of one sweep; `folder` is outputs/<sweep>."""
+
+    folder: Path
+
+    @property
+    def sweep(self) -> Path:
+        return self.folder / "sweep.yaml"
+
+    @property
+    def submissions(self) -> Path:
+        return self.folder / "submissions.jsonl"
+
+    @property
+    def code(self) -> Path:
+        return self.folder / "code"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report"
+
+    @property
+    def lock(self) -> Path:
+        """Held while a command changes the sweep folder or the ledger."""
+        return self.folder / "lock"
+
+    @property
+    def runner_lock(self) -> Path:
+        """Held by the local runner as long as it starts jobs."""
+        return self.folder / "runner.lock"
+
+    def run(self, run_id: str) -> RunPaths:
+        return RunPaths(self.runs / run_id)
+
+
+class Record(BaseModel):
+    """Base of what is read back from a record: strict about types, tolerant of fields added later."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class RunState(Record):
+    """`state.json`."""
+
+    state: Literal["running", "finished", "failed", "interrupted"]
+    attempt: int
+    pid: int
+    host: str
+    heartbeat: float
+    """Unix time of the last write."""
+    step: int
+    """Learner updates done."""
+    horizon: int
+    reward: float | None = None
+    """Moving average of the reward of generated rollouts."""
+    alarm: bool = False
+    """The collapse rule has confirmed a collapse or has an open alarm."""
+    collapsed: bool = False
+    updates_per_second: float | None = None
+    error: str | None = None
+    """Last lines of the traceback when the job failed."""
+
+
+class Summary(Record):
+    """`summary.json`, written when a run ends on its own (`finished`)."""
+
+    run_id: str
+    outcome: Outcome
+    reason: str | None = None
+    """Why, where the outcome alone does not say it (invalid runs)."""
+    updates: int
+    """Learner updates done: the horizon h of "stable to h"."""
+    horizon: int
+    """The budget's horizon when the run ended."""
+    cumulative_rate: float
+    """Λ over all updates."""
+    collapse: dict[str, Any]
+    """The collapse rule's verdict (`trainer.collapse.Verdict`)."""
+    collapse_cumulative_rate: tuple[float, float] | None = None
+    """Λ at both ends of the collapse interval."""
+    rule_version: str
+    peak_reward: float | None
+    peak_step: int | None
+    final_reward: float | None
+    """Moving average of the reward of generated rollouts, at its highest and at the end."""
+    warm_start: str
+    """Content hash of the initial weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetrics:
+    """One line of metrics.jsonl. Undefined numbers are null and named under `nonfinite`."""
+
+    step: int
+    """Learner update, from 0."""
+    policy_version: int
+    """Learner updates done by the policy that generated this update's rollouts."""
+    learning_rate: float
+    """Rate of this update, ramp included."""
+    cumulative_rate: float
+    """Λ after this update: the sum of all rates so far."""
+    reward: float
+    """Mean reward of all rollouts generated for this update; what the collapse rule reads."""
+    reward_standard_error: float
+    """Standard deviation of the prompt groups' mean rewards over the root of the number of prompts."""
+    reward_trained: float
+    """Mean reward of the rollouts in the trained batch."""
+    informative_share: float
+    """Share of trained rollouts whose group has differing rewards (the others have zero advantage)."""
+    loss: float
+    entropy: float
+    """Mean entropy of the learner's next-token distribution over response tokens, in nats."""
+    clip_fraction: float
+    """Share of response tokens whose ratio is clipped: beyond the bound that their advantage pushes to."""
+    kl: float
+    """KL(behaviour || learner) per response token, in nats: mean of r − 1 − log r, r = learner/behaviour."""
+    ratio_min: float
+    ratio_max: float
+    """Extremes of the unclipped token ratio."""
+    lag_mean: float
+    lag_max: int
+    """Lag of the trained rollouts, in learner updates."""
+    gradient_norm: float
+    """Norm of the raw gradient, in float64."""
+    gradient_cosine: float
+    """Cosine with the previous raw gradient; null at update 0 and where a norm is zero (math.md B1)."""
+    displacement: float
+    """Root mean square distance of the weights after this update from the initial ones."""
+    response_length: float
+    """Mean response tokens of the generated rollouts, end mark included."""
+    truncated_share: float
+    """Share of generated rollouts that hit max_response_tokens without an end mark."""
+
+
+class Cell(Record):
+    """One cell of a sweep: a run and where it stands on the axes."""
+
+    run_id: str
+    values: dict[str, Any]
+    """Axis field → value."""
+
+
+class SweepFile(Record):
+    """`sweep.yaml`."""
+
+    version: Literal[1] = 1
+    name: str
+    preset: str | None
+    """The preset it was made from."""
+    description: str = ""
+    axes: dict[str, list[Any]]
+    """Axis field (dotted) → its values, in order."""
+    fixed: dict[str, Any]
+    """Every other field of the cell, flat and dotted, budget included."""
+    cells: list[Cell]
+    """The grid as last submitted."""
+    kept: list[Cell] = []
+    """Cells of earlier submissions that left the grid; their runs are kept."""
+    history: list[dict[str, Any]] = []
+    """One entry per submission: time, overrides as typed, provenance."""
+    report: dict[str, Any] = {}
+    """Settings of the report that the preset gives."""
+
+
+def read_sweep(paths: SweepPaths) -> SweepFile:
+    """The sweep file; raises `UserError` when there is none."""
+    if not paths.sweep.is_file():
+        known = sorted(item.parent.name for item in paths.folder.parent.glob("*/sweep.yaml"))
+        raise UserError(
+            f"no sweep at {paths.folder}: "
+            + (f"known there are {', '.join(known)}" if known else "submit one first")
+        )
+    return SweepFile.model_validate(read_yaml(paths.sweep))
+
+
+def write_sweep(paths: SweepPaths, sweep: SweepFile) -> None:
+    write_yaml(paths.sweep, sweep.model_dump(mode="json"))
+
+
+def read_config(paths: RunPaths) -> RunConfig:
+    """The run's configuration; raises `UserError` naming file and field when it is not valid."""
+    return parse(RunConfig, read_yaml(paths.config), where=str(paths.config))
+
+
+def write_config(paths: RunPaths, config: RunConfig) -> None:
+    write_yaml(paths.config, config.model_dump(mode="json"))
+
+
+def read_budget(paths: RunPaths) -> Budget:
+    """The run's budget; raises `UserError` when it is not valid or missing."""
+    data = read_json(paths.budget)
+    if data is None:
+        raise UserError(f"{paths.budget} is missing: submit the sweep again to write it")
+    return parse(Budget, data, where=str(paths.budget))
+
+
+def write_budget(paths: RunPaths, budget: Budget) -> None:
+    write_json(paths.budget, budget.model_dump(mode="json"))
+
+
+def read_state(paths: RunPaths) -> RunState | None:
+    data = read_json(paths.state)
+    return None if data is None else RunState.model_validate(data)
+
+
+def read_summary(paths: RunPaths) -> Summary | None:
+    data = read_json(paths.summary)
+    return None if data is None else Summary.model_validate(data)
+
+
+def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
+    """All complete lines of metrics.jsonl, one per learner update, in order."""
+    return read_lines(paths.metrics)
+
+
+def next_attempt(paths: RunPaths) -> int:
+    """Number of the next attempt, from 1."""
+    return 1 + len([line for line in read_lines(paths.attempts) if line.get("event") == "started"])
+
+
+def is_training(paths: RunPaths) -> bool:
+    """Whether a live process on this machine trains the run."""
+    return is_locked(paths.lock)

@@ -1,0 +1,104 @@
+"""Strict typed sections and the messages that explain what is wrong with a value. Torch-free."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from trainer.errors import UserError
+
+
+class Section(BaseModel):
+    """A strict, frozen group of fields: no unknown key, no text where a number is meant."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def parse(schema: type[SectionT], data: Mapping[str, Any], *, where: str = "") -> SectionT:
+    """Validate plain data against a schema.
+
+    `where` (a file, or the override as typed) opens each message. Raises `UserError` with one message per
+    fault, each naming the field, its value, the rule and, where there is one, the nearest valid name.
+    """
+    try:
+        return schema.model_validate(dict(data))
+    except ValidationError as error:
+        opening = f"{where}: " if where else ""
+        raise UserError(*(opening + _explain(schema, detail) for detail in error.errors())) from None
+
+
+def field_paths(schema: type[Section], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf field as (dotted path, default); the default is `...` when a field has none."""
+    for name, info in schema.model_fields.items():
+        default = info.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel) and isinstance(info.annotation, type):
+            yield from field_paths(info.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name, (... if info.is_required() else default)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """`; did you mean x?` for the known name closest to `name`, else a short list."""
+    by_leaf = {path.rsplit(".", 1)[-1]: path for path in known}
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or [
+        by_leaf[leaf] for leaf in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_leaf, n=1, cutoff=0.6)
+    ]
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("greater than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+_RULES = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "finite_number": "must be finite",
+}
+
+
+def _explain(schema: type[Section], detail: ErrorDetails) -> str:
+    path = ".".join(str(part) for part in detail["loc"])
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown field {path}{nearest(path, [name for name, _ in field_paths(schema)])}"
+    if kind == "value_error":
+        return (f"{path}: " if path else "") + str(context["error"])
+    if kind == "missing":
+        return f"{path} is missing: give it a value"
+    shown = f"{path}={value!r}" if isinstance(value, str) else f"{path}={value}"
+    if path == "optimizer.master_dtype":
+        return (
+            f"{shown} is refused: a bf16 weight keeps 8 bits and swallows small updates; "
+            "keep optimizer.master_dtype=float32"
+        )
+    if path == "group_size" and kind == "greater_than_equal":
+        return f"{shown}: a group of one has no advantage to learn from; use group_size=2 or more"
+    if kind == "literal_error":
+        return f"{shown} is not one of {context['expected']}"
+    bound = {
+        "greater_than_equal": "ge",
+        "greater_than": "gt",
+        "less_than_equal": "le",
+        "less_than": "lt",
+    }.get(kind)
+    if bound:
+        words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}[bound]
+        return f"{shown} must be {words} {context[bound]}"
+    rule = _RULES.get(kind, detail["msg"])
+    hint = " (text was given; write it without quotes)" if isinstance(value, str) and kind in _RULES else ""
+    return f"{shown} {rule}{hint}"
