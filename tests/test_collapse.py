@@ -125,6 +125,11 @@ def test_a_dip_shorter_than_the_confirmation_is_stable():
     assert (verdict.status, verdict.alarm_step) == ("stable", None)
 
 
+def test_spells_do_not_add_up():
+    dip = [0.0] * 15 + [0.8] * 50
+    assert judge([0.8] * 50 + 4 * dip, None, 1).status == "stable"
+
+
 def test_recovery_takes_as_long_as_confirmation_and_keeps_the_onset():
     rewards = [0.8] * 50 + [0.0] * 40 + [0.8] * 60
     steps = [fed(rewards[:n]).status for n in range(90, len(rewards) + 1)]
@@ -203,6 +208,15 @@ def test_missing_rewards_are_counted_and_change_nothing_else():
     assert (gappy.missing, gappy.updates) == (4, plain.updates + 4)
     assert gappy.final == plain.final and gappy.peak == plain.peak
     assert (gappy.status, gappy.onset) == ("collapsed", 50)
+
+
+def test_leading_missing_rewards_only_shift_the_steps():
+    rewards = [0.9] * 8 + [0.3] * 40 + [0.0] * 40  # the start has room, its first rewards settle that
+    plain, late = judge(rewards, None, 1), judge([None] * 30 + rewards, None, 1)
+    assert plain.status == late.status == "collapsed"
+    assert (late.onset, late.alarm_step, late.final) == (plain.onset + 30, plain.alarm_step + 30, plain.final)
+    low = [0.15] * 12 + [0.23] * 40
+    assert judge(low, None, 1).status == judge([None] * 30 + low, None, 1).status == "undetectable"
 
 
 def test_a_run_without_any_reward_is_undetectable():
@@ -292,6 +306,18 @@ def test_a_json_round_trip_at_any_update_changes_nothing(data, draw):
     assert resumed.verdict() == whole.verdict()
     assert resumed.state_dict() == whole.state_dict()
     json.dumps(whole.verdict().to_dict(), allow_nan=False)
+
+
+def test_resuming_at_every_update_of_collapse_recovery_and_relapse():
+    rewards = [0.8] * 12 + [0.0] * 10 + [0.9] * 20 + [0.0] * 10 + [0.9] * 20
+    whole = fed(rewards, config=QUICK).verdict()
+    assert whole.status == "recovered" and whole.relapsed_step < whole.recovered_step
+    for cut in range(len(rewards)):
+        saved = json.dumps(fed(rewards[:cut], config=QUICK).state_dict())
+        detector = CollapseDetector.from_state(json.loads(saved))
+        for reward in rewards[cut:]:
+            detector.update(reward)
+        assert detector.verdict() == whole
 
 
 def test_the_series_of_the_properties_reach_every_status():

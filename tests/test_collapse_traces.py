@@ -1,7 +1,8 @@
 """The rule with default settings on real curves of a tiny setup, against labels given by eye.
 
 `oracles/laptop_traces_rev88.csv.gz`: 134 runs of a strict schedule, one row per update. Labels of
-seeds 0 and 1: collapse, dip (real but transient), healthy, unresolved (falling at the end). No standard errors.
+seeds 0 and 1: collapse, dip (real but transient), healthy, unresolved (falling at the end). There are no
+standard errors.
 """
 
 from pathlib import Path

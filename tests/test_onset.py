@@ -37,6 +37,11 @@ def test_the_biggest_of_two_falls_wins():
     assert dated([0.9] * 6 + [0.8] * 6 + [0.1] * 20, 0, 20).step == 12
 
 
+def test_a_rise_is_no_onset():
+    # the rise alone would fit better
+    assert dated([0.3] * 2 + [0.9] * 10 + [0.6] * 10, 0, 21).step == 12
+
+
 def test_rewards_after_the_last_candidate_are_fitted_but_not_chosen():
     rewards = [0.9] * 6 + [0.6] * 6 + [0.0] * 20
     assert dated(rewards, 0, 31).step == 12
