@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def outcome(self) -> CellOutcome:
-        """A cell with both kinds of run is mixed even if the uncollapsed ones do not qualify: it is not stable."""
+        """A cell with both kinds of run is mixed even if the uncollapsed ones do not qualify."""
         if self.collapsed == self.runs:
             return "collapsed"
         if self.collapsed:

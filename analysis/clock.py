@@ -45,7 +45,7 @@ class CollapseInterval:
         _check_setting(self.sync_interval, self.learning_rate)
         if not (0 <= self.low < self.high < math.inf):
             raise ValueError(
-                f"collapse interval low={self.low!r}, high={self.high!r} (sync_interval={self.sync_interval}, "
+                f"low={self.low!r}, high={self.high!r} of a collapse (sync_interval={self.sync_interval}, "
                 f"learning_rate={self.learning_rate}): needs 0 <= low < high < inf, in effective updates"
             )
 
