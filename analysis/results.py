@@ -126,7 +126,9 @@ def _product(result: Stability, bracket: ProductBracket, *, mean_lag: bool) -> d
         return [
             run.run_id
             for cell in result.cells
-            if cell.cell is not None and cell.sync_interval > 1 and cell.outcome == outcome
+            if cell.cell is not None
+            and cell.sync_interval > 1
+            and cell.outcome == outcome
             and (cell.cell.mean_lag_product if mean_lag else cell.cell.product) == product
             for run in cell.runs
         ]
@@ -139,7 +141,10 @@ def _product(result: Stability, bracket: ProductBracket, *, mean_lag: bool) -> d
         "overlap": _ends(bracket.overlap),
         "largest_stable": low,
         "smallest_collapsed": high,
-        "run_ids": {"largest_stable": run_ids("stable", low), "smallest_collapsed": run_ids("collapsed", high)},
+        "run_ids": {
+            "largest_stable": run_ids("stable", low),
+            "smallest_collapsed": run_ids("collapsed", high),
+        },
     }
 
 
@@ -160,7 +165,7 @@ def _rate_bracket(result: Stability, bracket: RateBracket) -> dict[str, Any]:
 
 
 def _clock(result: Stability) -> dict[str, Any]:
-    """`exponent` is a with b = 0; `c2` is read at a = 1, as the paper's; both null where their set is empty."""
+    """`exponent` is a with b = 0; `c2` is read at a = 1; both are null where their set is empty."""
     clock = result.clock
     known = bool(clock.rows)
     return {

@@ -96,9 +96,7 @@ class CellResult:
         """The cell as the estimators see it; None where no run counts or nothing is learned (η = 0)."""
         if not self.seeds or self.learning_rate <= 0:
             return None
-        return Cell(
-            self.sync_interval, self.learning_rate, len(self.collapsed), self.seeds, self.qualified
-        )
+        return Cell(self.sync_interval, self.learning_rate, len(self.collapsed), self.seeds, self.qualified)
 
     @property
     def outcome(self) -> CellState:
@@ -299,7 +297,9 @@ def _cells(runs: Sequence[Run], clock: Clock, settings: ReportSettings) -> tuple
 
 
 def _boundary_caveat(cells: Sequence[CellResult]) -> str:
-    used = [cell for cell in cells if cell.sync_interval > 1 and cell.outcome in ("stable", "collapsed", "mixed")]
+    used = [
+        cell for cell in cells if cell.sync_interval > 1 and cell.outcome in ("stable", "collapsed", "mixed")
+    ]
     seeds = sorted({cell.seeds for cell in used})
     said = f"Rests on {len(used)} cells with S > 1"
     if seeds:

@@ -130,7 +130,7 @@ def _exponent_table(result: Stability) -> Table:
     table.add_column("", no_wrap=True)
     table.add_column("law")
     table.add_column("paper", justify="right")
-    table.add_column("hits all intervals")
+    table.add_column("without noise")
     table.add_column("with noise, 95%")
     for row in exponent_rows(result):
         table.add_row(row.symbol, row.meaning, row.paper, row.noise_free, row.estimate)

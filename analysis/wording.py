@@ -28,6 +28,15 @@ def rate(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def quantity(value: float) -> str:
+    """A positive quantity to three digits: plain from 0.01 on, scientific below.
+
+    >>> quantity(0.4449), quantity(3.2e-05)
+    ('0.445', '3.2e-5')
+    """
+    return f"{value:.3g}" if 0.01 <= value < 1e4 else rate(value)
+
+
 def number(value: float, digits: int = 2) -> str:
     """A plain number with a true minus sign."""
     if not math.isfinite(value):
@@ -76,7 +85,9 @@ def cell_text(cell: CellResult | None) -> CellText:
     if outcome in ("stable", "unqualified"):
         mark = "stable" if outcome == "stable" else "stable?"
         bound = f" ≤{math.ceil(100 * cell.bound[1] - 1e-9)}%" if cell.bound else ""
-        return CellText(f"{mark} to {cell.horizon}", f"{share}{bound}{left_out}" if several else left_out.strip())
+        return CellText(
+            f"{mark} to {cell.horizon}", f"{share}{bound}{left_out}" if several else left_out.strip()
+        )
     if outcome == "collapsed":
         return CellText(snapshot_text(cell), f"{share}{left_out}" if several else left_out.strip())
     if outcome == "mixed":
@@ -116,9 +127,9 @@ def legend(result: Stability) -> list[str]:
             "not used for any claim."
         )
     if any(cell.collapsed for cell in cells):
-        lines.append(
-            "M: the first collapsed snapshot, the weights after M·S updates; in brackets what the rewards allow."
-        )
+        said = "M: the first collapsed snapshot, the weights after M·S updates"
+        blurred = any("[" in cell_text(cell).main for cell in cells)
+        lines.append(f"{said}; in brackets what the rewards allow." if blurred else f"{said}.")
     if any(len(cell.collapsed) > 1 for cell in cells):
         lines.append(_seed_range(max(len(cell.collapsed) for cell in cells)))
     if "mixed" in outcomes:
@@ -130,7 +141,8 @@ def legend(result: Stability) -> list[str]:
     counted = {cell.seeds for cell in cells if cell.seeds}
     if counted == {1}:
         lines.append(
-            "One seed per cell: 0 of 1 only bounds the probability of collapse below 98% (95% Clopper–Pearson)."
+            "One seed per cell: 0 of 1 only bounds the probability of collapse below 98% "
+            "(95% Clopper–Pearson)."
         )
     elif counted:
         lines.append("k/n: k of n seeds collapsed; ≤ is the upper end of the 95% Clopper–Pearson interval.")
@@ -141,7 +153,8 @@ def _seed_range(seeds: int) -> str:
     said = "M a–b: least and greatest M over the seeds"
     if seeds < 3:
         return f"{said}."
-    return f"{said}; of {seeds} seeds that range holds the median M of all seeds with {100 * (1 - 0.5 ** (seeds - 1)):.4g}%."
+    coverage = 100 * (1 - 0.5 ** (seeds - 1))
+    return f"{said}; over {seeds} seeds it holds the median of all possible seeds with {coverage:.4g}%."
 
 
 def product_sentence(symbol: str, bracket: ProductBracket) -> str:
@@ -150,7 +163,9 @@ def product_sentence(symbol: str, bracket: ProductBracket) -> str:
     if low is None and high is None:
         return f"{symbol}: no stable and no collapsed cell with S > 1 to place it."
     if low is None and high is not None:
-        return f"{symbol}: collapsed from {rate(high)} on; no qualified stable cell with S > 1 bounds it below."
+        return (
+            f"{symbol}: collapsed from {rate(high)} on; no qualified stable cell with S > 1 bounds it below."
+        )
     if high is None and low is not None:
         return f"{symbol}: stable up to {rate(low)}; no collapsed cell with S > 1 bounds it above."
     assert low is not None and high is not None
@@ -185,7 +200,7 @@ def clock_sentences(result: Stability) -> list[str]:
     paper = clock.paper
     if paper.c2 is not None:
         said.append(
-            f"t = c2/η hits {_all(n)} with c2 in ({rate(paper.c2[0])}, {rate(paper.c2[1])}]"
+            f"t = c2/η hits {_all(n)} with c2 in ({quantity(paper.c2[0])}, {quantity(paper.c2[1])}]"
             f"{' (no lower end: every run collapsed within its first snapshot)' if paper.c2[0] == 0 else ''}."
         )
     else:
@@ -207,8 +222,8 @@ def clock_sentences(result: Stability) -> list[str]:
     else:
         c2, spread = posterior.c2, posterior.spread
         said.append(
-            f"With noise (posterior, {100 * posterior.level:.0f}%): c2 = {rate(c2.median)} "
-            f"[{rate(c2.low)}, {rate(c2.high)}] at η = {rate(posterior.reference.learning_rate)}, "
+            f"With noise (posterior, {100 * posterior.level:.0f}%): c2 = {quantity(c2.median)} "
+            f"[{quantity(c2.low)}, {quantity(c2.high)}] at η = {rate(posterior.reference.learning_rate)}, "
             f"spread of log t {number(spread.median)} [{number(spread.low)}, {number(spread.high)}]."
         )
     return said
@@ -240,10 +255,8 @@ def exponent_rows(result: Stability) -> list[ExponentText]:
     a = clock.posterior.a if clock.posterior is not None and rates > 1 else None
     b = clock.posterior_sync.b if clock.posterior_sync is not None else None
     return [
-        ExponentText("p", "η_max ∝ S^−p, S > 1", "1", _set_text(edge.exponent), _boundary_estimate(result)),
-        ExponentText(
-            "p, cap", "η_max = min(η_cap, q·S^−p)", "1", _set_text(edge.capped_exponent), "–"
-        ),
+        ExponentText("p", "η_max ∝ S^−p", "1", _set_text(edge.exponent), _boundary_estimate(result)),
+        ExponentText("p", "… with a cap on η", "1", _set_text(edge.capped_exponent), "–"),
         ExponentText(
             "a",
             "t ∝ η^−a",
@@ -271,7 +284,7 @@ def _boundary_estimate(result: Stability) -> str:
 
 def _set_text(found: ExponentSet) -> str:
     if not found.ranges:
-        return f"empty (least slack {found.least_slack:.2f})"
+        return f"none, slack {found.least_slack:.2f}"
     if all(math.isinf(end) for end in found.ranges[0]):
         return "open"
     return " ∪ ".join(interval(ends) for ends in found.ranges)
@@ -279,7 +292,7 @@ def _set_text(found: ExponentSet) -> str:
 
 def _range_text(found: Range | None, slack: float) -> str:
     if found is None:
-        return f"empty (least slack {slack:.2f})"
+        return f"none, slack {slack:.2f}"
     return "open" if math.isinf(found[0]) and math.isinf(found[1]) else interval(found)
 
 
