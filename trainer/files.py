@@ -110,6 +110,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def fsync_path(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sha256(path: Path) -> str:
     """Content hash of a file, in hex."""
     with path.open("rb") as file:
