@@ -114,7 +114,7 @@ def _cell(statuses: Sequence[RunStatus]) -> Text:
 
 def _single(status: RunStatus) -> Text:
     word, state = _word(status), status.state
-    if status.job == JobState.RUNNING and state is not None:
+    if status.job == JobState.RUNNING and state is not None and state.horizon:
         if state.collapsed or state.alarm:
             word, style = ("collapsed", "red") if state.collapsed else ("alarm", "yellow")
             return Text(f"{word} {state.step}/{state.horizon}", style)

@@ -26,6 +26,7 @@ them happen. Readers pass over events and fields that they do not know.
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,22 +47,26 @@ class End(StrEnum):
     FAILED = "failed"
     """An exception, an invalid run folder, or exit code 0 without a finished record."""
     INTERRUPTED = "interrupted"
-    """Asked to stop; wrote a checkpoint."""
+    """Asked to stop: it wrote a checkpoint, or a request to stop ended it before it had begun to listen."""
     KILLED = "killed"
-    """A signal ended it, with no chance to say goodbye."""
+    """Any other signal ended it, with no chance to say goodbye."""
     BUSY = "busy"
     """Another process trains this run: nothing was attempted."""
 
 
-def classify(exit_code: int | None, recorded: bool) -> End:
-    """How a job ended. `exit_code` is None after a signal; `recorded`: its record is a finished one."""
-    if exit_code is None:
+def classify(exit_code: int | None, ended_by: int | None, recorded: bool) -> End:
+    """How a job ended: by an exit code or by a signal. `recorded`: its record is a finished one."""
+    if exit_code is None and ended_by not in REQUESTS:
         return End.KILLED
-    if exit_code == Exit.INTERRUPTED:
+    if exit_code is None or exit_code == Exit.INTERRUPTED:
         return End.INTERRUPTED
     if exit_code == Exit.BUSY:
         return End.BUSY
     return End.FINISHED if exit_code == Exit.FINISHED and recorded else End.FAILED
+
+
+REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask a process to stop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Runner:
         run = self._paths.run(ended.run_id)
         state = read_state(run)
         recorded = state is not None and state.state == "finished" and run.summary.is_file()
-        end = classify(ended.exit_code, recorded)
+        end = classify(ended.exit_code, ended.signal, recorded)
         self._ledger.ended(ended.run_id, ended.attempt, ended.exit_code, ended.signal, end)
         return end
 

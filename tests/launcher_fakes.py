@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import sys
 import types
 from collections.abc import Sequence
@@ -12,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from sweeps.identity import flatten, run_id
 from trainer.config import CellConfig
 from trainer.schema import parse
 
@@ -45,7 +42,7 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
     settings: dict[str, list[Any]] = {"budget.horizon.updates": [20], "seed": [0]}
     for override in overrides:
         name, _, text = override.partition("=")
-        settings[name] = [yaml.safe_load(piece) for piece in text.split(",")]
+        settings[name] = [_value(piece) for piece in text.split(",")]
     sweep = str(settings.pop("sweep", ["tiny"])[0])
     axes = {name: values for name, values in settings.items() if len(values) > 1 or name == "seed"}
     plain = {name: values[0] for name, values in settings.items() if name not in axes}
@@ -53,10 +50,8 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
         config = parse(CellConfig, _nested(plain | point))
-        content = config.model_dump(mode="json", exclude={"budget", "resources"})
-        run_id = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
-        cells.append(GridCell(run_id, point, config))
-    fixed = {name: value for name, value in _flat(cells[0].config).items() if name not in axes}
+        cells.append(GridCell(run_id(config.run()), point, config))
+    fixed = {name: value for name, value in flatten(cells[0].config.model_dump(mode="json")).items() if name not in axes}
     return Grid(sweep, sweep, "", axes, fixed, tuple(cells), (), tuple(overrides), {"table": "S"})
 
 
@@ -70,6 +65,13 @@ def install(modules: dict[str, Any]) -> None:
     modules["sweeps.grid"], modules["launcher.mlflow_sync"] = grid, sync
 
 
+def _value(text: str) -> Any:
+    try:
+        return float(text) if set(text) & set(".e") else int(text)
+    except ValueError:
+        return text
+
+
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, value in flat.items():
@@ -79,15 +81,3 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
             place = place.setdefault(parent, {})
         place[leaf] = value
     return data
-
-
-def _flat(config: CellConfig) -> dict[str, Any]:
-    def walk(data: dict[str, Any], prefix: str) -> dict[str, Any]:
-        flat: dict[str, Any] = {}
-        for name, value in data.items():
-            flat |= walk(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-        return flat
-
-    return walk(config.model_dump(mode="json"), "")
-
-
