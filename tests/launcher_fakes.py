@@ -51,7 +51,11 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
         point = dict(zip(axes, values, strict=True))
         config = parse(CellConfig, _nested(plain | point))
         cells.append(GridCell(run_id(config.run()), point, config))
-    fixed = {name: value for name, value in flatten(cells[0].config.model_dump(mode="json")).items() if name not in axes}
+    fixed = {
+        name: value
+        for name, value in flatten(cells[0].config.model_dump(mode="json")).items()
+        if name not in axes
+    }
     return Grid(sweep, sweep, "", axes, fixed, tuple(cells), (), tuple(overrides), {"table": "S"})
 
 

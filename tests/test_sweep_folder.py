@@ -180,7 +180,7 @@ def test_a_missing_budget_is_written_again(paths: SweepPaths) -> None:
     assert read_budget(run).horizon == 20
 
 
-@pytest.mark.parametrize("name", ["laptop_stability", "it's a \"test\" run", "η sweep", "a.b"])
+@pytest.mark.parametrize("name", ["laptop_stability", 'it\'s a "test" run', "η sweep", "a.b"])
 def test_names_that_are_folder_names(name: str) -> None:
     assert check_name(name) == name
 
