@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from launcher.executors import Ended, ProcessExecutor, job_environment, make_executor
-from launcher.process import is_alive
 from launcher.provenance import checkout, provenance
 from launcher.snapshot import content_hash, take_snapshot
 from trainer.errors import UserError
@@ -111,7 +110,6 @@ def test_kill_takes_the_processes_that_a_job_started(tmp_path: Path) -> None:
         if "Z" in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]:
             break
         time.sleep(0.01)
-    assert not is_alive(child, None, "elsewhere")
     assert not Path(f"/proc/{child}").exists() or ") Z" in Path(f"/proc/{child}/stat").read_text()
 
 

@@ -230,8 +230,10 @@ def budget(horizon: int) -> Budget:
 
 @pytest.mark.parametrize(
     ("outcome", "continues"),
-    [("stable", True), ("pending", True), ("undetectable", True)]
-    + [("collapsed", False), ("recovered", False), ("invalid", False)],
+    [
+        *(("stable", True), ("pending", True), ("undetectable", True)),
+        *(("collapsed", False), ("recovered", False), ("invalid", False)),
+    ],
 )
 def test_a_larger_budget_continues_what_has_not_collapsed(
     sweep: SweepPaths, outcome: str, continues: bool
