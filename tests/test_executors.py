@@ -22,7 +22,8 @@ SCRIPT = {
     "sleep": "import time; print('up', flush=True); time.sleep(60)",
     "look": "import os, sys; print(os.getcwd(), sys.argv[1], os.getsid(0) == os.getpid(), sys.stdin.read())",
     "child": (
-        "import subprocess, time; c = subprocess.Popen(['sleep', '60']); print(c.pid, flush=True); time.sleep(60)"
+        "import subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); time.sleep(60)"
     ),
 }
 
@@ -139,8 +140,8 @@ def test_the_environment_of_a_job(tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "64",
         "GRPOSWEEP_CODE": "old",
         "RANK": "3",
-        **{name: "1" for name in ("SLURM_CPU_BIND", "SLURM_JOB_ID", "SBATCH_X", "PMIX_RANK", "RAY_ADDRESS")},
-        **{name: "1" for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI")},
+        **dict.fromkeys(("SLURM_CPU_BIND", "SLURM_JOB_ID", "SBATCH_X", "PMIX_RANK", "RAY_ADDRESS"), "1"),
+        **dict.fromkeys(("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"), "1"),
     }
     code = tmp_path / "code"
     environment = job_environment(inherited, code, 2)

@@ -14,7 +14,7 @@ from launcher.process import birth, is_alive
 from launcher.state import RunStatus, job_state
 from trainer.config import Budget, BudgetConfig, RunConfig
 from trainer.files import append_line, locked, write_json
-from trainer.record import JobState, Outcome, RunPaths, SweepPaths, Summary
+from trainer.record import JobState, Outcome, Summary, SweepPaths
 
 RUN = "abc"
 
