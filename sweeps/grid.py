@@ -60,7 +60,7 @@ class Grid:
 def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
     """The grid that a preset and overrides describe.
 
-    `config_dir` adds presets and groups, which win over the product's own. Raises `UserError` with one
+    `config_dir` adds presets and groups of the user's own. Raises `UserError` with one
     message per fault; nothing is returned unless every cell is valid.
     """
     assignments = parse_overrides(overrides)
@@ -99,7 +99,10 @@ def group_options(config_dir: Path | None) -> dict[str, list[str]]:
         raise UserError(f"--config-dir={config_dir} is not a folder: give the folder that holds sweep/*.yaml")
     for root in filter(None, (CONF, config_dir)):
         for path in sorted(root.glob("*/*.yaml")):
-            options.setdefault(path.parent.name, set()).add(path.stem)
+            names = options.setdefault(path.parent.name, set())
+            if path.stem in names:
+                raise UserError(f"{path} has the name of one of the product's own: rename it")
+            names.add(path.stem)
     return {group: sorted(names) for group, names in options.items()}
 
 
@@ -136,11 +139,10 @@ def _choices(preset: str, groups: list[Assignment]) -> Iterator[tuple[str, ...]]
 
 
 def _compose(choice: tuple[str, ...], config_dir: Path | None) -> dict[str, Any]:
-    first = config_dir.resolve() if config_dir else CONF
-    search = f"hydra.searchpath=[{json.dumps('file://' + str(CONF))}]"
+    search = f"hydra.searchpath=[{json.dumps(f'file://{config_dir.resolve()}')}]" if config_dir else ""
     try:
-        with initialize_config_dir(config_dir=str(first), version_base="1.3"):
-            composed = compose("config", overrides=[*choice, *([search] if config_dir else [])])
+        with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+            composed = compose("config", overrides=[*choice, *filter(None, [search])])
         plain = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"{' '.join(choice)}: {' '.join(str(error).split())}") from None
@@ -225,9 +227,7 @@ def _cells(
         twins += cell.run_id in cells
         cells.setdefault(cell.run_id, cell)
     if faults:
-        raise UserError(
-            *(f"{text} (preset {preset}, {count} cell{'s' * (count > 1)})" for text, count in faults.items())
-        )
+        raise UserError(*(f"{text} (preset {preset}, {n} cell{'s' * (n > 1)})" for text, n in faults.items()))
     notices = (
         [f"{twins} cells equal another cell in every scientific field and were left out"] if twins else []
     )

@@ -182,7 +182,7 @@ class Lockstep:
             meta = checkpoint.meta
             if meta["warm_start"] != self.warm_start:
                 raise ValueError(
-                    f"the checkpoint started from weights {meta['warm_start'][:12]}, the warm start at hand is "
+                    f"the checkpoint grew from weights {meta['warm_start'][:12]}, the warm start at hand is "
                     f"{self.warm_start[:12]}: put the sweep's warm_starts folder back, or start a new sweep"
                 )
             lengths = meta["journals"]
