@@ -18,7 +18,7 @@ from launcher.progress import Progress, duration, time_left
 from launcher.runner import Runner, longest_first
 from launcher.state import job_states
 from trainer.files import is_locked, locked, read_json, read_lines
-from trainer.record import JobState, RunPaths, SweepPaths, is_training, read_state, read_sweep
+from trainer.record import JobState, RunPaths, SweepPaths, is_training, read_budget, read_state, read_sweep
 
 ALL = list(range(20))
 
@@ -222,20 +222,13 @@ def prepared(tmp_path: Path, *overrides: str) -> SweepPaths:
 
 
 def test_longest_runs_start_first(tmp_path: Path) -> None:
-    overrides = (
-        "budget.horizon.updates=null",
-        "learning_rate=1e-3,4e-3,2e-3",
-        "budget.horizon.at_least=1",
-    )
-    grid = expand([item for item in overrides if "null" not in item] + ["budget.horizon.cumulative_rate=2.0"])
-    paths = sweep_paths(tmp_path, "tiny")
-    sweep_folder.apply(paths, sweep_folder.compare(paths, grid), {})
-    for cell, horizon in zip(grid.cells, (500, 2000, 1000), strict=True):
-        run = paths.run(cell.run_id)
-        run.budget.write_text(run.budget.read_text().replace('"horizon": 20', f'"horizon": {horizon}'))
-    ids = [cell.run_id for cell in grid.cells]
+    paths = prepared(tmp_path, "seed=0,1,2,3")
+    ids = [cell.run_id for cell in read_sweep(paths).cells]
     statuses = job_states(map(paths.run, ids), read_ledger(paths))
-    assert longest_first(paths, statuses, ids) == [ids[1], ids[2], ids[0]]
+    budget = read_budget(paths.run(ids[0]))
+    horizons = dict(zip(ids, (500, 2000, 1000, 1000), strict=True))
+    budgets = {run: budget.model_copy(update={"horizon": horizon}) for run, horizon in horizons.items()}
+    assert longest_first(statuses, budgets, ids) == [ids[1], ids[2], ids[3], ids[0]]
 
 
 def test_a_run_that_stays_busy_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
