@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from analysis.wording import cell_text, rate
 # colours of Okabe and Ito, distinct for colour-blind readers
 BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 EDGES = {"stable": GREEN, "collapsed": RED, "mixed": "#E69F00"}
-SETTINGS: Mapping[str, Any] = {
+SETTINGS: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -157,7 +157,7 @@ def clock_figure(result: Stability) -> Figure:
         axes.set(xscale="log", yscale="log")
         shown = sorted({row.learning_rate for row in rows})
         axes.set_xticks(shown, [rate(value) for value in shown])
-        axes.minorticks_off()
+        axes.xaxis.minorticks_off()
     else:
         axes.text(0.5, 0.5, "no collapse with S > 1", ha="center", va="center", transform=axes.transAxes)
     axes.set(xlabel="learning rate η", ylabel="updates to collapse, Λ/η")

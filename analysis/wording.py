@@ -119,7 +119,7 @@ def legend(result: Stability) -> list[str]:
         )
     if any(cell.collapsed for cell in cells):
         lines.append(
-            "M: the first collapsed snapshot, the weights after M·S updates; in brackets what the rewards allow."
+            "M: the first collapsed snapshot, weights after M·S updates; in brackets what the rewards allow."
         )
     if any(len(cell.collapsed) > 1 for cell in cells):
         lines.append(_seed_range(max(len(cell.collapsed) for cell in cells)))
@@ -132,7 +132,7 @@ def legend(result: Stability) -> list[str]:
     counted = {cell.seeds for cell in cells if cell.seeds}
     if counted == {1}:
         lines.append(
-            "One seed per cell: 0 of 1 only bounds the probability of collapse below 98% (95% Clopper–Pearson)."
+            "One seed per cell: 0 of 1 bounds the probability of collapse only below 98% (Clopper–Pearson)."
         )
     elif counted:
         lines.append("k/n: k of n seeds collapsed; ≤ is the upper end of the 95% Clopper–Pearson interval.")
@@ -143,7 +143,8 @@ def _seed_range(seeds: int) -> str:
     said = "M a–b: least and greatest M over the seeds"
     if seeds < 3:
         return f"{said}."
-    return f"{said}; of {seeds} seeds that range holds the median M of all seeds with {100 * (1 - 0.5 ** (seeds - 1)):.4g}%."
+    held = 100 * (1 - 0.5 ** (seeds - 1))
+    return f"{said}; of {seeds} seeds that range holds the median M of all seeds with {held:.4g}%."
 
 
 def product_sentence(symbol: str, bracket: ProductBracket) -> str:

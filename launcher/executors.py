@@ -127,13 +127,17 @@ class ProcessExecutor:
 def make_executor(
     name: Literal["local", "inline"], code: Path, *, threads: int = 1, jobs: int | None = None
 ) -> ProcessExecutor:
-    """`local` or `inline` for runs of at most `threads` threads, `jobs` at once where the cores allow it.
+    """`local` or `inline` for runs of at most `threads` threads."""
+    return ProcessExecutor(name, available_slots(name, threads=threads, jobs=jobs), code, JOB)
+
+
+def available_slots(name: Literal["local", "inline"], *, threads: int, jobs: int | None) -> int:
+    """How many runs go at once: `jobs`, where the cores allow it.
 
     The cores are those this process may use, not those the machine has.
     """
     cores = max(1, len(os.sched_getaffinity(0)) // threads)
-    slots = 1 if name == "inline" else min(cores, jobs or cores)
-    return ProcessExecutor(name, slots, code, JOB)
+    return 1 if name == "inline" else min(cores, jobs or cores)
 
 
 def job_environment(inherited: Mapping[str, str], code: Path, threads: int) -> dict[str, str]:

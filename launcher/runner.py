@@ -22,6 +22,7 @@ from launcher.executors import Ended, Executor
 from launcher.ledger import End, LedgerWriter, classify, read_ledger
 from launcher.progress import Progress
 from launcher.state import RunStatus, job_state, job_states
+from trainer.config import Budget
 from trainer.errors import UserError
 from trainer.files import LockHeldError, locked
 from trainer.record import (
@@ -101,7 +102,9 @@ class StopSignals:
         self.count += 1
 
 
-def longest_first(paths: SweepPaths, statuses: Mapping[str, RunStatus], runs: Sequence[str]) -> list[str]:
+def longest_first(
+    statuses: Mapping[str, RunStatus], budgets: Mapping[str, Budget], runs: Sequence[str]
+) -> list[str]:
     """Runs by updates still to do, most first.
 
     Starting the longest job first is the classic rule against one core finishing long after the others: what
@@ -110,7 +113,7 @@ def longest_first(paths: SweepPaths, statuses: Mapping[str, RunStatus], runs: Se
 
     def remaining(run_id: str) -> int:
         state = statuses[run_id].state
-        return read_budget(paths.run(run_id)).horizon - (state.step if state else 0)
+        return budgets[run_id].horizon - (state.step if state else 0)
 
     return sorted(runs, key=remaining, reverse=True)
 

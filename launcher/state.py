@@ -14,8 +14,8 @@ from pathlib import Path
 
 from launcher.ledger import End, Ledger, Start
 from launcher.process import is_alive
+from trainer.config import Budget
 from trainer.record import (
-    Budget,
     JobState,
     Outcome,
     RunPaths,

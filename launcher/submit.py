@@ -21,6 +21,7 @@ from launcher.progress import Progress
 from launcher.runner import Result, Runner, longest_first, runner_lock
 from launcher.snapshot import Snapshot, take_snapshot
 from launcher.state import RunStatus, job_states
+from trainer.config import Budget
 from trainer.record import JobState, SweepFile, SweepPaths, read_budget, read_config, read_sweep
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Work:
     statuses: Mapping[str, RunStatus]
     todo: Sequence[str]
     """Runs to start, longest first."""
+    budgets: Mapping[str, Budget]
+    """Of the runs that are on disk."""
 
     @property
     def running(self) -> bool:
@@ -128,14 +131,16 @@ def launch(
 def find_work(paths: SweepPaths, sweep: SweepFile, *, retry_failed: bool = False) -> Work:
     """State of every run of the grid, and which of them are to be started."""
     statuses = job_states((paths.run(cell.run_id) for cell in sweep.cells), read_ledger(paths))
+    # a cell that is about to be written has no budget yet
+    budgets = {
+        run_id: read_budget(paths.run(run_id)) for run_id in statuses if paths.run(run_id).budget.is_file()
+    }
     todo = [
         run_id
-        for run_id, status in statuses.items()
-        # a cell that is about to be written has no budget yet
-        if paths.run(run_id).budget.is_file()
-        and status.to_run(read_budget(paths.run(run_id)), retry_failed=retry_failed)
+        for run_id, budget in budgets.items()
+        if statuses[run_id].to_run(budget, retry_failed=retry_failed)
     ]
-    return Work(statuses, longest_first(paths, statuses, todo))
+    return Work(statuses, longest_first(statuses, budgets, todo), budgets)
 
 
 def _run(
@@ -146,7 +151,7 @@ def _run(
     say(console, f"{len(work.todo)} to run, {executor.slots} at a time; logs in {shown(paths.runs)}/*/logs")
     ledger = LedgerWriter(paths, new_token())
     ledger.submitted(executor.name, snapshot.code, work.todo)
-    horizons = {cell.run_id: read_budget(paths.run(cell.run_id)).horizon for cell in sweep.cells}
+    horizons = {run_id: budget.horizon for run_id, budget in work.budgets.items()}
     progress = Progress(console, sweep, horizons, executor.slots)
     return Runner(paths, sweep, executor, ledger, progress).run(work.todo)
 

@@ -1,8 +1,8 @@
 """A job that keeps the contract of `python -P -m trainer <run folder>` on disk but trains nothing.
 
-FAKE_JOB in the environment holds JSON: `pause`, seconds per update, and `seeds`, a seed's way to end: `raise`,
-`die` (killed in the middle), `die early` (before it writes anything), `silent` (exit code 0 without a summary),
-`collapse`, `deaf` (does not listen to SIGTERM). Every update is a checkpoint.
+FAKE_JOB in the environment holds JSON: `pause`, seconds per update, and `seeds`, a seed's way to end:
+`raise`, `die` (killed in the middle), `die early` (before it writes anything), `silent` (exit code 0 without
+a summary), `collapse`, `deaf` (does not listen to SIGTERM). Every update is a checkpoint.
 """
 
 import json

@@ -35,6 +35,7 @@ class Grid:
     notices: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     report: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)
 
 
 def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
@@ -56,7 +57,18 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
         for name, value in flatten(cells[0].config.model_dump(mode="json")).items()
         if name not in axes
     }
-    return Grid(sweep, sweep, "", axes, fixed, tuple(cells), (), tuple(overrides), {"table": "S"})
+    return Grid(
+        sweep,
+        sweep,
+        "",
+        axes,
+        fixed,
+        tuple(cells),
+        (),
+        tuple(overrides),
+        {"table": "S"},
+        {"seconds_per_update": 0.5},
+    )
 
 
 def install(modules: dict[str, Any]) -> None:
