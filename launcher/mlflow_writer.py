@@ -135,7 +135,7 @@ def _create(database: Path) -> None:
         leftover.unlink()
     # MLflow writes the default experiment's artifact path into an SQL string without escaping it, so the
     # working folder, its own choice, must not get in there: it may have quotes in its name
-    SqlAlchemyStore(f"sqlite:///{unfinished.as_posix()}", "mlflow-artifacts:/").engine.dispose()
+    SqlAlchemyStore(f"sqlite:///{unfinished.as_posix()}", "mlflow-artifacts:/").engine.dispose()  # type: ignore[no-untyped-call]
     unfinished.replace(database)
 
 
