@@ -64,7 +64,8 @@ def boundary_law(boundary: Boundary) -> LawVerdict:
             "p is open: it takes two values of S > 1, two of η, and both stable and collapsed runs."
         )
     noise_free = boundary.exponent.hull
-    noisy = noise_free is None or any(rates.mixed or rates.non_monotone for rates in boundary.rates)
+    stale = [rates for rates in boundary.rates if rates.sync_interval > 1]
+    noisy = noise_free is None or any(rates.mixed or rates.non_monotone for rates in stale)
     p = estimate.range
     source = "the 95% logistic interval"
     if not noisy and noise_free is not None:

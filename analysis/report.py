@@ -108,7 +108,7 @@ def _section(result: Stability, folder: Path, suffix: str) -> Section:
     if result.cells:
         drawn = [
             table_picture(result, folder, f"table{suffix}"),
-            reward_curves(result, folder, f"reward_curves{suffix}"),
+            reward_curves(result, folder, f"rewards{suffix}"),
             boundary_figure(result, folder, f"boundary{suffix}"),
             clock_figure(result, folder, f"clock{suffix}"),
         ]

@@ -173,7 +173,7 @@ def test_a_cap_opens_exponents_that_a_plain_power_law_excludes():
         for rate in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     ]
     found = boundary(cells)
-    # The power law is at 4 or above at S = 4 and under 0.5 at S = 64; from 16 on it drops by less than 2/0.25.
+    # The power law is at 4 or above at S = 4 and under 0.5 at S = 64; then it drops by under 2/0.25.
     assert found.capped_exponent.hull == pytest.approx((0.75, 1.5))
     assert found.capped_exponent.contains(1.0)
     flat_plain = boundary([cell for cell in cells if cell.sync_interval != 1]).exponent
