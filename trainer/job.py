@@ -17,6 +17,7 @@ import torch
 
 import trainer
 from trainer.collapse import RULE_VERSION
+from trainer.config import Budget, RunConfig
 from trainer.errors import UserError
 from trainer.files import LockHeldError, append_line, locked, read_lines, write_atomic, write_json
 from trainer.journal import Journals
@@ -114,7 +115,7 @@ def run_job(folder: Path) -> Exit:
         return Exit.BUSY
 
 
-def _attempt(attempt: Attempt, paths: RunPaths, config, budget) -> Exit:  # type: ignore[no-untyped-def]
+def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budget) -> Exit:
     engine: Lockstep | None = None
     try:
         paths.summary.unlink(missing_ok=True)
