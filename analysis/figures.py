@@ -161,5 +161,6 @@ def clock_figure(result: Stability) -> Figure:
     else:
         axes.text(0.5, 0.5, "no collapse with S > 1", ha="center", va="center", transform=axes.transAxes)
     axes.set(xlabel="learning rate η", ylabel="updates to collapse, Λ/η")
-    figure.legend(fontsize=7, frameon=False, loc="outside right upper")
+    if rows:
+        figure.legend(fontsize=7, frameon=False, loc="outside right upper")
     return figure

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.tracking import MlflowClient
 
 from launcher.mlflow_store import sqlite_path, use_write_ahead_log
@@ -132,7 +133,9 @@ def _create(database: Path) -> None:
     unfinished = database.with_name(f".{database.name}.unfinished")
     for leftover in database.parent.glob(f"{unfinished.name}*"):
         leftover.unlink()
-    MlflowClient(f"sqlite:///{unfinished.as_posix()}").search_experiments(max_results=1)
+    # MLflow writes the default experiment's artifact path into an SQL string without escaping it, so the
+    # working folder, its own choice, must not get in there: it may have quotes in its name
+    SqlAlchemyStore(f"sqlite:///{unfinished.as_posix()}", "mlflow-artifacts:/").engine.dispose()  # type: ignore[no-untyped-call]
     unfinished.replace(database)
 
 
