@@ -122,6 +122,7 @@ def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budge
         attempt.write_state("running", None)
         engine = Lockstep(paths, config, budget, attempt.check)
         engine.restore(attempt.number - 1, lambda text: print(text, flush=True))
+        attempt.last_beat = (time.monotonic(), engine.step)  # restored updates count for no speed
         with Journals(paths.folder, JOURNALS) as journals:
             _train(attempt, engine, journals)
         write_json(paths.summary, _summary(paths, engine).model_dump(mode="json"))
