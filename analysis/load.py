@@ -37,7 +37,7 @@ from trainer.record import (
     read_summary,
     read_sweep,
 )
-from trainer.schema import parse
+from trainer.schema import flatten, parse
 from trainer.verdict import Verdict
 
 RunOutcome = Literal["stable", "collapsed", "recovered", "pending", "undetectable", "incomplete", "invalid"]
@@ -138,21 +138,6 @@ class Records:
         steps = pd.concat(parts, ignore_index=True)[columns]
         floats = [name for name in METRICS if steps[name].dtype == object]
         return steps.astype(dict.fromkeys(floats, float))
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys.
-
-    >>> flatten({"a": 1, "b": {"c": 2}})
-    {'a': 1, 'b.c': 2}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def load_sweeps(sweeps: Sequence[SweepPaths]) -> Records:

@@ -75,8 +75,10 @@ def next_lines(paths: SweepPaths, statuses: Mapping[str, RunStatus], *, synced: 
     """What to do with a sweep that has run; nothing when no run has finished."""
     if not any(status.summary for status in statuses.values()):
         return []
+    lines = ["", f"report:     grposweep report {quoted(paths)}"]
+    if synced:  # the sync has said how to open the UI
+        return lines
     from launcher.mlflow_sync import default_uri, ui_command
 
-    lines = ["", f"report:     grposweep report {quoted(paths)}"]
-    lines += [] if synced else [f"to MLflow:  grposweep sync {quoted(paths)}"]
-    return [*lines, f"MLflow UI:  {ui_command(default_uri(paths))}"]
+    sync = f"to MLflow:  grposweep sync {quoted(paths)}"
+    return [*lines, sync, f"MLflow UI:  {ui_command(default_uri(paths))}"]

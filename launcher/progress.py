@@ -80,11 +80,11 @@ class Progress:
             table: Table | None = board(self._sweep, statuses)
             self._live.update(Group(table, Text(line)) if table else Text(line), refresh=True)
         else:
-            self._console.print(f"{time.strftime('%H:%M:%S')}  {line}", markup=False, highlight=False)
+            self.say(f"{time.strftime('%H:%M:%S')}  {line}")
 
     def say(self, line: str) -> None:
         """A line that stays, above the live table."""
-        self._console.print(line, markup=False, highlight=False)
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def ended(self, status: RunStatus) -> None:
         """Tell of one run that ended; on a terminal the table shows it, failures apart."""

@@ -18,11 +18,11 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeps.identity import flatten, run_id
+from sweeps.identity import run_id
 from sweeps.overrides import Assignment, parse_overrides
 from trainer.config import CellConfig
 from trainer.errors import UserError
-from trainer.schema import field_paths, nearest, parse
+from trainer.schema import field_paths, flatten, nearest, parse
 
 CONF = Path(__file__).resolve().parent / "conf"
 PRESET_KEYS = ("description", "axes", "report", "cost")

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from trainer.config import RunConfig
+from trainer.schema import flatten
 
 FROZEN_DEFAULTS_VERSION = 1
 FROZEN_DEFAULTS: dict[str, Any] = {
@@ -53,14 +54,6 @@ FROZEN_DEFAULTS: dict[str, Any] = {
     "optimizer.ramp_updates": 20,
     "optimizer.master_dtype": "float32",
 }
-
-
-def flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys, in order."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def scientific_fields(config: RunConfig) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.load import flatten
 from trainer.collapse import RULE_VERSION, CollapseRuleConfig, judge
 from trainer.config import BudgetConfig, CellConfig, HorizonRule, OptimizerConfig, RunConfig
 from trainer.files import write_atomic, write_json
@@ -30,6 +29,7 @@ from trainer.record import (
     write_config,
     write_sweep,
 )
+from trainer.schema import flatten
 
 
 @dataclass(frozen=True)

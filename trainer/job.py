@@ -17,6 +17,7 @@ import torch
 
 import trainer
 from trainer.collapse import RULE_VERSION
+from trainer.config import Budget, RunConfig
 from trainer.errors import UserError
 from trainer.files import LockHeldError, append_line, locked, read_lines, write_atomic, write_json
 from trainer.journal import Journals
@@ -114,13 +115,14 @@ def run_job(folder: Path) -> Exit:
         return Exit.BUSY
 
 
-def _attempt(attempt: Attempt, paths: RunPaths, config, budget) -> Exit:  # type: ignore[no-untyped-def]
+def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budget) -> Exit:
     engine: Lockstep | None = None
     try:
         paths.summary.unlink(missing_ok=True)
         attempt.write_state("running", None)
         engine = Lockstep(paths, config, budget, attempt.check)
         engine.restore(attempt.number - 1, lambda text: print(text, flush=True))
+        attempt.last_beat = (time.monotonic(), engine.step)  # restored updates count for no speed
         with Journals(paths.folder, JOURNALS) as journals:
             _train(attempt, engine, journals)
         write_json(paths.summary, _summary(paths, engine).model_dump(mode="json"))
