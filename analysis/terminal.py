@@ -54,7 +54,10 @@ def _print_result(result: Stability, console: Console) -> None:
         _hanging(console, line, "dim")
     console.print()
     _heading(console, "Brackets")
-    products = ("Sη", result.boundary.product), ("k̄η (mean lag k̄ = (S−1)/2)", result.boundary.mean_lag_product)
+    products = (
+        ("Sη", result.boundary.product),
+        ("k̄η (mean lag k̄ = (S−1)/2)", result.boundary.mean_lag_product),
+    )
     for symbol, bracket in products:
         _hanging(console, product_sentence(symbol, bracket))
     half = half_product_sentence(result)

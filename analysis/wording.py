@@ -284,7 +284,7 @@ def _boundary_estimate(result: Stability) -> str:
 
 def _set_text(found: ExponentSet) -> str:
     if not found.ranges:
-        return f"none, slack {found.least_slack:.2f}"
+        return _none(found.least_slack)
     if all(math.isinf(end) for end in found.ranges[0]):
         return "open"
     return " ∪ ".join(interval(ends) for ends in found.ranges)
@@ -292,8 +292,12 @@ def _set_text(found: ExponentSet) -> str:
 
 def _range_text(found: Range | None, slack: float) -> str:
     if found is None:
-        return f"none, slack {slack:.2f}"
+        return _none(slack)
     return "open" if math.isinf(found[0]) and math.isinf(found[1]) else interval(found)
+
+
+def _none(slack: float) -> str:
+    return "none, slack " + (f"{slack:.2f}" if slack >= 0.005 else "<0.01")
 
 
 def _marginal_text(marginal: Marginal | None) -> str:
