@@ -39,7 +39,8 @@ def test_table_follows_the_truth(written):
         assert row["seeds"] == 3 and len(row["run_ids"]) == 3
         if row["outcome"] == "collapsed":
             assert 0 <= row["t_low"] < row["t_high"]
-    assert data["clock"]["c2"] is None or data["clock"]["c2"]["low"] <= data["clock"]["c2"]["high"]
+    c2 = data["clock"]["posterior"]["c2"]
+    assert c2["low"] < 0.5 < c2["high"] and c2["low"] < c2["median"] < c2["high"]
     assert {run["run_id"] for run in data["runs"]} >= set(cells[(1, 1e-3)]["run_ids"])
     assert len(data["claims"]) == 2
 
