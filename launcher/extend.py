@@ -53,13 +53,16 @@ def extend(
 
 
 def clock_constant(paths: SweepPaths) -> float:
-    """c2, the upper end of the collapse clock's constant, from the sweep's report."""
+    """Upper end of c2 in the sweep's report: of the feasible set or, where it is empty, the posterior."""
     results = paths.report / "results.json"
-    value: Any = read_json(results)
-    for key in ("clock", "c2", "high"):
-        value = value.get(key) if isinstance(value, dict) else None
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
-        return float(value)
+    content = read_json(results)
+    for keys in (("clock", "c2", "high"), ("clock", "posterior", "c2", "high")):
+        value: Any = content
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and math.isfinite(value) and value > 0:
+            return float(value)
     reason = "holds no clock.c2.high: too few runs collapsed" if results.is_file() else "does not exist"
     raise UserError(
         f"--kappa needs the collapse clock of this sweep, but {results} {reason}; "

@@ -165,7 +165,8 @@ def test_kappa_uses_the_clock_of_the_report(shell: Shell, call) -> None:  # type
     assert code == 2 and "results.json does not exist" in errors and "grposweep report tiny" in errors
     write_json(shell.paths().report / "results.json", {"clock": {"c2": None}})
     assert "holds no clock.c2.high" in call("extend", "tiny", "--kappa", "2")[2]
-    write_json(shell.paths().report / "results.json", {"clock": {"c2": {"high": 0.15}}})
+    clock = {"c2": {"high": None}, "posterior": {"c2": {"high": 0.15}}}
+    write_json(shell.paths().report / "results.json", {"clock": clock})
     code, output, _ = call("extend", "tiny", "--kappa", "2")
     assert code == 0 and "1 of 2 runs continue to 30 updates" in output
     horizons = {
