@@ -57,17 +57,31 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """`; did you mean x?` for the known name closest to `name`, else a short list."""
-    by_leaf = {path.rsplit(".", 1)[-1]: path for path in known}
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6) or [
-        by_leaf[leaf] for leaf in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_leaf, n=1, cutoff=0.6)
-    ]
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+    """`; did you mean x?` for the known name closest to `name`, else what is known.
+
+    A dotted name is first looked for in its own section, then by its last part anywhere. The list shows the
+    fields of that section, or else all names with sections shortened to `section.…`.
+    """
+    section, _, leaf = name.rpartition(".")
+    within = [path for path in known if section and path.startswith(f"{section}.")]
+    close = (
+        _close(leaf, {path.removeprefix(f"{section}."): path for path in within}, cutoff=0.5)
+        or (None if within else _close(name, {path: path for path in known}))
+        or _close(leaf, {path.rsplit(".", 1)[-1]: path for path in known})
+    )
+    if close:
+        return f"; did you mean {close}?"
+    shown = within or {path if "." not in path else f"{path.split('.')[0]}.…" for path in known}
+    return f"; known are {', '.join(sorted(shown))}"
+
+
+def _close(name: str, known: Mapping[str, str], cutoff: float = 0.6) -> str | None:
+    return next((known[match] for match in difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
 
 
 _BOUNDS = {
@@ -95,7 +109,7 @@ def _explain(schema: type[Section], detail: ErrorDetails) -> str:
         return (f"{path}: " if path else "") + str(context["error"])
     if kind == "missing":
         return f"{path} is missing: give it a value"
-    shown = f"{path}={value!r}" if isinstance(value, str) else f"{path}={value}"
+    shown = f"{path}={_as_typed(value)}"
     if path == "optimizer.master_dtype":
         return (
             f"{shown} is refused: a bf16 weight keeps 8 bits and swallows small updates; "
@@ -105,15 +119,25 @@ def _explain(schema: type[Section], detail: ErrorDetails) -> str:
         return f"{shown}: a group of one has no advantage to learn from; use group_size=2 or more"
     if kind == "literal_error":
         return f"{shown} is not one of {context['expected']}"
-    bound = {
-        "greater_than_equal": "ge",
-        "greater_than": "gt",
-        "less_than_equal": "le",
-        "less_than": "lt",
-    }.get(kind)
-    if bound:
-        words = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}[bound]
+    if kind in _BOUNDS:
+        words, bound = _BOUNDS[kind]
         return f"{shown} must be {words} {context[bound]}"
-    rule = _RULES.get(kind, detail["msg"])
-    hint = " (text was given; write it without quotes)" if isinstance(value, str) and kind in _RULES else ""
-    return f"{shown} {rule}{hint}"
+    if kind == "model_type":
+        return f"{shown}: {path} is a section; set its fields one by one, as in {path}.FIELD"
+    hint = " (text was given; write it without quotes)" if _RULES.get(kind) and _is_number(value) else ""
+    return f"{shown} {_RULES.get(kind, detail['msg'])}{hint}"
+
+
+def _as_typed(value: object) -> str:
+    """A value as one types it: null and true rather than None and True, text in quotes."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _is_number(value: object) -> bool:
+    """Whether this is text that reads as a number."""
+    try:
+        return isinstance(value, str) and float(value) is not None
+    except ValueError:
+        return False
