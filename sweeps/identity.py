@@ -69,7 +69,12 @@ def run_id(config: RunConfig) -> str:
         # the schema gives every field one type, so repr tells values apart exactly; -0.0 + 0 is 0.0
         key: repr(value + 0) if isinstance(value, float) else value
         for key, value in fields.items()
-        if key not in FROZEN_DEFAULTS or FROZEN_DEFAULTS[key] != value
+        if key not in FROZEN_DEFAULTS or not _same(FROZEN_DEFAULTS[key], value)
     }
     text = json.dumps({"version": FROZEN_DEFAULTS_VERSION, "fields": differing}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _same(default: object, value: object) -> bool:
+    """Equal in type and value: false is not 0."""
+    return type(default) is type(value) and default == value

@@ -6,26 +6,71 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.identity import FROZEN_DEFAULTS, run_id, scientific_fields
-from trainer.config import CellConfig, RunConfig
-from trainer.schema import parse
+from trainer.config import BudgetConfig, CellConfig, ResourceConfig, RunConfig
+from trainer.record import RunPaths, read_config, write_config
+from trainer.schema import field_paths, parse
+
+FIXED = {"engine", "schedule", "task.name", "optimizer.master_dtype"}
+"""Fields with one legal value so far."""
+OTHER = {
+    "batch_size": 128,
+    "group_size": 4,
+    "task.length": 7,
+    "model.family": "qwen3",
+    "model.hidden_size": 64,
+    "model.heads": 2,
+    "advantage.ddof": 1,
+}
+"""A legal value besides the default, where the next number is none."""
+
+
+def another(field):
+    default = FROZEN_DEFAULTS[field]
+    if field in OTHER:
+        return OTHER[field]
+    if isinstance(default, bool):
+        return not default
+    return default / 2 if isinstance(default, float) else default + 1
+
+
+def config_with(values, schema=RunConfig):
+    data = {}
+    for path, value in values.items():
+        *parents, leaf = path.split(".")
+        section = data
+        for name in parents:
+            section = section.setdefault(name, {})
+        section[leaf] = value
+    return parse(schema, data)
+
+
+VARIED = sorted(set(FROZEN_DEFAULTS) - FIXED)
 
 
 def test_golden_ids():
     """If this fails, every sweep on disk loses its runs: bump the version of the table instead."""
     assert run_id(RunConfig()) == "5e37b2beae6c"
     assert run_id(parse(RunConfig, {"sync_interval": 16, "learning_rate": 2e-3, "seed": 1})) == "3226f5fc6735"
+    assert run_id(config_with({field: another(field) for field in VARIED})) == "547a3b4103e6"
 
 
 def test_the_frozen_table_is_the_schemas_defaults():
-    assert scientific_fields(RunConfig()) == FROZEN_DEFAULTS, "a default changed: bump the table's version"
+    fields = scientific_fields(RunConfig())
+    assert fields == FROZEN_DEFAULTS, "a default changed: bump the table's version"
+    assert {key: type(value) for key, value in fields.items()} == {
+        key: type(value) for key, value in FROZEN_DEFAULTS.items()
+    }
+    wanted = {path for path, _ in field_paths(RunConfig) if not path.startswith("resources.")}
+    assert set(FROZEN_DEFAULTS) == wanted
 
 
 def test_a_field_added_later_keeps_old_ids(monkeypatch):
-    before = run_id(RunConfig())
-    monkeypatch.delitem(FROZEN_DEFAULTS, "task.name")
-    without = run_id(RunConfig())
-    monkeypatch.setitem(FROZEN_DEFAULTS, "task.name", "copy")
-    assert without != before == run_id(RunConfig())
+    config = parse(RunConfig, {"sync_interval": 16, "learning_rate": 2e-3, "seed": 1})
+    old = scientific_fields(config)
+    monkeypatch.setitem(FROZEN_DEFAULTS, "replay.size", 0)
+    for value, same in ((0, True), (False, False), (64, False)):
+        monkeypatch.setattr("sweeps.identity.scientific_fields", lambda _, v=value: old | {"replay.size": v})
+        assert (run_id(config) == "3226f5fc6735") is same
 
 
 @pytest.mark.parametrize("same", [(1e-6, 0.000001), (1.0, 1), (0.0, -0.0), (0.1 + 0.2, 0.30000000000000004)])
@@ -34,23 +79,59 @@ def test_rates_count_by_value(same):
     assert len(ids) == 1
 
 
-def test_budget_and_resources_are_no_part_of_the_id():
-    plain = parse(CellConfig, {})
-    other = parse(
-        CellConfig,
-        {"budget": {"horizon": {"updates": 7}}, "resources": {"threads": 3, "generation_chunk": 64}},
-    )
-    assert run_id(plain.run()) == run_id(other.run())
+def test_every_scientific_field_changes_the_id():
+    ids = {field: run_id(config_with({field: another(field)})) for field in VARIED}
+    assert len({run_id(RunConfig()), *ids.values()}) == len(VARIED) + 1
 
 
-@given(rate=st.floats(0, 10, allow_nan=False), interval=st.integers(1, 10**6), seed=st.integers(0, 2**31 - 1))
-def test_ids_survive_yaml(rate, interval, seed):
-    config = parse(RunConfig, {"learning_rate": rate, "sync_interval": interval, "seed": seed})
-    text = yaml.safe_dump(config.model_dump(mode="json"))
-    again = parse(RunConfig, yaml.safe_load(text))
+def test_a_value_does_not_move_from_one_field_to_another():
+    assert run_id(config_with({"loss.clip_low": 0.3})) != run_id(config_with({"loss.clip_high": 0.3}))
+
+
+@given(
+    horizon=st.integers(1, 10**6),
+    cadence=st.integers(1, 500),
+    drop=st.floats(0.3, 0.9),
+    threads=st.integers(1, 64),
+    chunk=st.integers(1, 4096),
+)
+def test_budget_and_resources_are_no_part_of_the_id(horizon, cadence, drop, threads, chunk):
+    data = {
+        "budget": {
+            "horizon": {"updates": horizon},
+            "checkpoint_every": cadence,
+            "collapse": {"drop": drop},
+        },
+        "resources": {"threads": threads, "generation_chunk": chunk},
+    }
+    assert run_id(parse(CellConfig, data).run()) == run_id(RunConfig())
+    assert set(data["resources"]) == set(ResourceConfig.model_fields)
+    assert not set(BudgetConfig.model_fields) & set(scientific_fields(parse(CellConfig, data)))
+
+
+@given(
+    rate=st.floats(0, 10, allow_nan=False),
+    epsilon=st.floats(0, 1e-3),
+    interval=st.integers(1, 10**6),
+    seed=st.integers(0, 2**31 - 1),
+    others=st.sets(st.sampled_from(VARIED)),
+)
+def test_ids_survive_yaml(rate, epsilon, interval, seed, others):
+    values = {field: another(field) for field in others} | {
+        "learning_rate": rate,
+        "advantage.epsilon": epsilon,
+        "sync_interval": interval,
+        "seed": seed,
+    }
+    config = config_with(values)
+    again = parse(RunConfig, yaml.safe_load(yaml.safe_dump(config.model_dump(mode="json"))))
     assert again == config and run_id(again) == run_id(config)
+    changed = config_with(values | {"seed": (seed + 1) % 2**31})
+    assert run_id(changed) != run_id(config)
 
 
-@given(st.sampled_from(["sync_interval", "seed", "learning_rate"]))
-def test_scientific_changes_change_the_id(field):
-    assert run_id(parse(RunConfig, {field: 7})) != run_id(RunConfig())
+def test_ids_survive_the_run_folder(tmp_path):
+    config = config_with({field: another(field) for field in VARIED})
+    paths = RunPaths(tmp_path / 'it\'s "one"')
+    write_config(paths, config)
+    assert run_id(read_config(paths)) == run_id(config)
