@@ -17,7 +17,7 @@ from launcher.progress import duration
 from launcher.submit import Settings, Work, find_work
 from launcher.sweep_folder import Changes, compare
 from sweeps.cost import estimate
-from trainer.record import JobState
+from trainer.record import JobState, SweepPaths
 
 if TYPE_CHECKING:
     from sweeps.grid import Grid
@@ -35,7 +35,12 @@ def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, consol
     say(console, *grid.notices, *change_lines(paths, changes), "")
     console.print(_table(grid, changes, work, todo))
     hidden = len(grid.cells) - MOST_ROWS
-    say(console, *([f"… and {hidden} more"] if hidden > 0 else []), "", _cost(grid, work, todo, settings))
+    say(
+        console,
+        *([f"… and {hidden} more"] if hidden > 0 else []),
+        "",
+        _cost(paths, grid, work, todo, settings),
+    )
     return 0
 
 
@@ -55,26 +60,21 @@ def _updates_to_do(grid: Grid, changes: Changes, work: Work) -> dict[str, int]:
     return todo
 
 
-def _cost(grid: Grid, work: Work, todo: Mapping[str, int], settings: Settings) -> str:
-    """One line on updates and time; measured speeds of this sweep go before the preset's."""
+def _cost(paths: SweepPaths, grid: Grid, work: Work, todo: Mapping[str, int], settings: Settings) -> str:
+    """One line on updates and time; speeds measured in this sweep go before the preset's."""
     if not todo:
         return "nothing to do"
     threads = max(cell.config.resources.threads for cell in grid.cells)
     slots = available_slots(settings.executor, threads=threads, jobs=settings.jobs)
-    rates = [
-        status.state.updates_per_second
-        for status in work.statuses.values()
-        if status.state is not None and status.state.updates_per_second
-    ]
-    pace = len(rates) / sum(rates) if rates else grid.cost.get("seconds_per_update")
-    start = f"to run: {len(todo)} runs, {sum(todo.values())} updates"
-    if pace is None:
-        return f"{start}; their speed is not known before one has run"
-    cost = estimate(list(todo.values()), pace, grid.cost.get("startup_seconds", 0.0), slots=slots)
-    source = "measured here" if rates else "from the preset"
+    updates = [(cell.config, todo[cell.run_id]) for cell in grid.cells if cell.run_id in todo]
+    ran = [(cell.config, paths.run(cell.run_id)) for cell in grid.cells if work.statuses[cell.run_id].state]
+    cost = estimate(updates, ran, grid.cost, slots=slots)
+    start = f"to run: {cost.runs} runs, {cost.updates} updates"
+    if cost.core_seconds is None or cost.wall_seconds is None:
+        return f"{start}; {cost.basis}"
     return (
         f"{start}; at most {duration(cost.core_seconds)} of core time, about {duration(cost.wall_seconds)} "
-        f"with {slots} at a time ({pace * 1000:.0f} ms per update, {source})"
+        f"with {slots} at a time ({cost.basis})"
     )
 
 

@@ -1,27 +1,104 @@
-"""What running a grid costs on one machine, before it runs: updates, core time, wall time."""
+"""What a grid still costs on this machine before it runs, and on what that figure rests."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from trainer.config import Positive, RunConfig
+from trainer.files import read_lines
+from trainer.record import RunPaths
+from trainer.schema import Section
+
+MOST_READ = 4
+"""Runs whose timings are read for each kind of run: a plan has to stay quick in a sweep of thousands."""
+
+
+class CostFigures(Section):
+    """What a preset says about the speed of its runs, for plans before anything has run."""
+
+    seconds_per_update: Positive | None = None
+    """Measured on one idle core."""
+    startup_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """From the start of a job to its first update."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Estimate:
     """An upper estimate: runs that collapse end earlier."""
 
+    runs: int
     updates: int
-    core_seconds: float
-    wall_seconds: float
+    core_seconds: float | None
+    """None when the speed of some run is not known."""
+    wall_seconds: float | None
+    basis: str
+    """Where the speed comes from."""
 
 
 def estimate(
-    updates: Sequence[int], seconds_per_update: float, startup_seconds: float, *, slots: int
-) -> Cost:
-    """Cost of runs with these updates to do, `slots` at a time, the longest started first."""
-    seconds = sorted((startup_seconds + count * seconds_per_update for count in updates), reverse=True)
+    todo: Sequence[tuple[RunConfig, int]],
+    done: Iterable[tuple[RunConfig, RunPaths]],
+    figures: CostFigures,
+    *,
+    slots: int,
+) -> Estimate:
+    """Cost of `todo` (run, updates to do), `slots` at a time, the longest started first.
+
+    A run is as fast as the runs in `done` with the same model, task and batch were, by their timings; where
+    there are none, as the preset's `figures` say.
+    """
+    measured = {kind: seconds_per_update(paths) for kind, paths in _by_kind(done).items()}
+    own = [measured.get(_kind(config)) for config, _ in todo]
+    paces = [figures.seconds_per_update if pace is None else pace for pace in own]
+    updates = sum(count for _, count in todo)
+    training = [count * pace for (_, count), pace in zip(todo, paces, strict=True) if pace is not None]
+    if len(training) < len(todo):
+        return Estimate(len(todo), updates, None, None, "their speed is not known before one has run")
+    seconds = [figures.startup_seconds + each for each in training]
+    average = f"{1000 * sum(training) / updates:.0f} ms per update, " if updates else ""
+    return Estimate(len(todo), updates, sum(seconds), _wall(seconds, slots), average + _source(own))
+
+
+def _source(own: Sequence[float | None]) -> str:
+    from_preset = own.count(None)
+    if not from_preset:
+        return "measured here"
+    if from_preset == len(own):
+        return "from the preset"
+    return f"measured here for {len(own) - from_preset}, from the preset for {from_preset}"
+
+
+def seconds_per_update(runs: Sequence[RunPaths]) -> float | None:
+    """Mean over all updates of some of the runs (`MOST_READ`, evenly picked); None without an update."""
+    total, count = 0.0, 0
+    for paths in runs[:: -(-len(runs) // MOST_READ) or 1]:
+        for line in read_lines(paths.timings):
+            total += sum(value for phase, value in line.items() if phase != "step")
+            count += 1
+    return total / count if count else None
+
+
+def _wall(seconds: Sequence[float], slots: int) -> float:
     ends = [0.0] * slots
-    for job in seconds:
+    for job in sorted(seconds, reverse=True):
         heapq.heapreplace(ends, ends[0] + job)
-    return Cost(sum(updates), sum(seconds), max(ends))
+    return max(ends)
+
+
+def _by_kind(done: Iterable[tuple[RunConfig, RunPaths]]) -> dict[tuple[object, ...], list[RunPaths]]:
+    kinds: dict[tuple[object, ...], list[RunPaths]] = {}
+    for config, paths in done:
+        if paths.timings.is_file():
+            kinds.setdefault(_kind(config), []).append(paths)
+    return kinds
+
+
+def _kind(config: RunConfig) -> tuple[object, ...]:
+    """What decides the time of an update, S aside (its effect is within a third)."""
+    shape = config.model.model_dump(exclude={"initializer_range"})
+    return (*shape.values(), *config.task.model_dump().values(), config.batch_size, config.resources.threads)

@@ -7,25 +7,25 @@ afterwards, so a thousand cells cost no more compositions than one.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
+from sweeps.cost import CostFigures
 from sweeps.identity import run_id
 from sweeps.overrides import Assignment, parse_overrides
+from sweeps.presets import SWEEP, ConfigTree, Preset, unknown_field
 from trainer.config import CellConfig
 from trainer.errors import UserError
-from trainer.schema import field_paths, flatten, nearest, parse
+from trainer.schema import flatten, nearest, parse
 
-CONF = Path(__file__).resolve().parent / "conf"
-PRESET_KEYS = ("description", "axes", "report", "cost")
+MOST_CELLS = 100_000
+"""Cells of one grid; more is a slip."""
+NO_AXIS = {"budget": "how long runs go on", "resources": "how runs are computed"}
+"""Sections outside the run id: cells that differ only there would be one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,14 @@ class Grid:
     axes: dict[str, list[Any]]
     """Axis (dotted field, or group) → values, in order."""
     fixed: dict[str, Any]
-    """All other fields of the cells, flat and dotted, budget included."""
+    """All other fields that do not vary, flat and dotted, budget included."""
     cells: tuple[GridCell, ...]
+    """In the order of the axes, the last one fastest."""
     notices: tuple[str, ...]
     overrides: tuple[str, ...]
     """As typed."""
     report: dict[str, Any]
-    cost: dict[str, Any]
+    cost: CostFigures
 
 
 def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
@@ -63,195 +64,203 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
     `config_dir` adds presets and groups of the user's own. Raises `UserError` with one
     message per fault; nothing is returned unless every cell is valid.
     """
-    assignments = parse_overrides(overrides)
-    options = group_options(config_dir)
-    preset = _preset(assignments, options)
-    groups, scalars = _split(assignments, options)
-    presets = {choice: _compose(choice, config_dir) for choice in _choices(preset, groups)}
-    first = next(iter(presets.values()))
-    _refuse_unknown(first, scalars, preset)
-    axes, settings, notices = _axes(first, groups, scalars, preset)
-    cells, more = _cells(presets, axes, settings, [item for item in groups if len(item.values) > 1], preset)
-    axis_names = set(axes)
-    fixed = {
-        key: value
-        for key, value in flatten(cells[0].config.model_dump(mode="json")).items()
-        if key not in axis_names and key.split(".")[0] not in axis_names
+    tree = ConfigTree(config_dir)
+    assignments, problems = parse_overrides(overrides, tree.options)
+    problems += _faults(assignments, tree.options)
+    if problems:
+        raise UserError(*problems)
+    name = next(str(item.values[0]) for item in assignments if item.key == SWEEP)
+    typed = [item for item in assignments if item.key != SWEEP]
+    chosen = {item.key: item.values[0] for item in typed if item.key in tree.options}
+    preset = tree.compose(name, chosen)
+    axes, settings, notices = _axes(preset, typed, tree.options)
+    groups = [axis for axis in axes if axis in tree.options]
+    presets = {
+        choice: tree.compose(name, chosen | dict(zip(groups, choice, strict=True)))
+        for choice in itertools.product(*(axes[group] for group in groups))
     }
+    cells, twins = _cells(presets, groups, axes, settings, typed)
     return Grid(
-        name=preset,
-        preset=preset,
-        description=str(first.get("description", "")),
-        axes={name: _seen([cell.values[name] for cell in cells]) for name in axes},
-        fixed=fixed,
+        name=name,
+        preset=name,
+        description=preset.description,
+        axes={axis: _distinct(cell.values[axis] for cell in cells) for axis in axes},
+        fixed=_fixed(cells, axes, groups, settings),
         cells=tuple(cells),
-        notices=(*notices, *more),
+        notices=(*notices, *twins),
         overrides=tuple(overrides),
-        report=dict(first.get("report") or {}),
-        cost=dict(first.get("cost") or {}),
+        report=preset.report,
+        cost=preset.cost,
     )
 
 
-def group_options(config_dir: Path | None) -> dict[str, list[str]]:
-    """Group → names of its options, the product's and the user's."""
-    options: dict[str, set[str]] = {}
-    if config_dir is not None and not config_dir.is_dir():
-        raise UserError(f"--config-dir={config_dir} is not a folder: give the folder that holds sweep/*.yaml")
-    for root in filter(None, (CONF, config_dir)):
-        for path in sorted(root.glob("*/*.yaml")):
-            names = options.setdefault(path.parent.name, set())
-            if path.stem in names:
-                raise UserError(f"{path} has the name of one of the product's own: rename it")
-            names.add(path.stem)
-    return {group: sorted(names) for group, names in options.items()}
-
-
-def _preset(assignments: list[Assignment], options: Mapping[str, list[str]]) -> str:
-    chosen = [item for item in assignments if item.key == "sweep"]
-    if not chosen or len(chosen[0].values) != 1:
-        raise UserError(f"say which preset to run with sweep=NAME: there are {', '.join(options['sweep'])}")
-    return str(chosen[0].values[0])
-
-
-def _split(
-    assignments: list[Assignment], options: Mapping[str, list[str]]
-) -> tuple[list[Assignment], list[Assignment]]:
-    """Group choices and fields apart; raises for an option that a group does not have."""
-    groups = [item for item in assignments if item.key in options]
-    problems = [
-        f"{item.typed}: {item.key} has no {value!r}{nearest(str(value), options[item.key])}"
-        for item in groups
-        for value in item.values
-        if value not in options[item.key]
-    ]
-    if problems:
-        raise UserError(*problems)
-    return groups, [item for item in assignments if item.key not in options]
-
-
-def _choices(preset: str, groups: list[Assignment]) -> Iterator[tuple[str, ...]]:
-    others = [item for item in groups if item.key != "sweep"]
-    for values in itertools.product(*(item.values for item in others)):
-        yield (
-            f"sweep={preset}",
-            *(f"{item.key}={value}" for item, value in zip(others, values, strict=True)),
-        )
-
-
-def _compose(choice: tuple[str, ...], config_dir: Path | None) -> dict[str, Any]:
-    search = f"hydra.searchpath=[{json.dumps(f'file://{config_dir.resolve()}')}]" if config_dir else ""
-    try:
-        with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-            composed = compose("config", overrides=[*choice, *filter(None, [search])])
-        plain = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"{' '.join(choice)}: {' '.join(str(error).split())}") from None
-    if not isinstance(plain, dict):
-        raise UserError(f"{' '.join(choice)}: the preset is not a mapping")
-    return {str(key): value for key, value in plain.items()}
-
-
-def _refuse_unknown(composed: dict[str, Any], scalars: list[Assignment], preset: str) -> None:
-    known = [path for path, _ in field_paths(CellConfig)]
-    sections = {path.rsplit(".", depth)[0] for path in known for depth in (1, 2)}
-    problems = [
-        f"{item.typed}: unknown field {item.key}{nearest(item.key, known)}"
-        for item in scalars
-        if item.key not in known and item.key not in sections
-    ]
-    problems += [
-        f"preset {preset}: axis {name} is not a field{nearest(name, known)}"
-        for name in composed.get("axes") or {}
-        if name not in known
-    ]
-    if problems:
-        raise UserError(*problems)
+def _faults(assignments: Sequence[Assignment], options: Mapping[str, list[str]]) -> list[str]:
+    """What is wrong with the assignments as such, before any preset is read."""
+    problems = []
+    sweeps = [item for item in assignments if item.key == SWEEP]
+    if not sweeps or len(sweeps[0].values) != 1:
+        problems.append(f"say which preset to run with sweep=NAME: there are {', '.join(options[SWEEP])}")
+    for item in assignments:
+        if item.key in options:
+            problems += [
+                f"{item.typed}: {item.key} has no {value!r}{nearest(value, options[item.key])}"
+                for value in item.values
+                if value not in options[item.key]
+            ]
+        elif unknown := unknown_field(item.key, list(options)):
+            problems.append(f"{item.typed}: {unknown}")
+        elif len(item.values) > 1 and (meaning := NO_AXIS.get(item.key.split(".")[0])):
+            problems.append(
+                f"{item.typed}: {meaning} is one setting of the sweep, not an axis; give one value"
+            )
+    return problems
 
 
 def _axes(
-    composed: dict[str, Any], groups: list[Assignment], scalars: list[Assignment], preset: str
+    preset: Preset, typed: Sequence[Assignment], options: Mapping[str, list[str]]
 ) -> tuple[dict[str, list[Any]], dict[str, Any], list[str]]:
-    """Axes, fixed settings and notices. The preset's axes stay axes, as does `seed`, even with one value."""
-    axes: dict[str, list[Any]] = {}
-    for name, values in (composed.get("axes") or {}).items():
-        axes[name] = list(values) if isinstance(values, list) else [values]
+    """Axes, fixed settings and notices.
+
+    An axis has several values, or is listed by the preset, or is `seed`. The preset's come first, in its
+    order, then those typed.
+    """
+    _check_axes(preset, options)
+    axes = dict(preset.axes)
     settings: dict[str, Any] = {}
-    for item in scalars:
-        if len(item.values) > 1 or item.key == "seed":
+    origin = {axis: f"{preset.place}, axis {axis}" for axis in axes}
+    for item in typed:
+        if len(item.values) > 1 or item.key in axes or item.key == "seed":
             axes[item.key] = list(item.values)
-        else:
-            axes.pop(item.key, None)
+            origin[item.key] = item.typed
+        elif item.key not in options:
             settings[item.key] = item.values[0]
-    if "seed" not in axes:
-        axes["seed"] = [settings.pop("seed", composed.get("seed", 0))]
-    for item in groups:
-        if len(item.values) > 1:
-            axes[item.key] = list(item.values)
+    axes.setdefault("seed", [preset.fields.get("seed", 0)])
     notices: list[str] = []
-    for name, values in axes.items():
-        if not values:
-            raise UserError(f"axis {name} of preset {preset} has no value: give at least one")
-        distinct = _seen(values)
-        if len(distinct) < len(values) and name == "seed":
-            raise UserError(f"seed={','.join(map(str, values))} repeats a seed: give each seed once")
-        if len(distinct) < len(values):
-            notices.append(f"{name}: {len(values) - len(distinct)} repeated value(s) left out")
-        axes[name] = distinct
+    for axis, values in axes.items():
+        axes[axis] = _distinct(values)
+        repeated = len(values) - len(axes[axis])
+        if repeated and axis == "seed":
+            raise UserError(f"{origin[axis]} repeats a seed: give each seed once")
+        if repeated:
+            notices.append(
+                f"{origin[axis]}: {repeated} repeated {'value' if repeated == 1 else 'values'} left out"
+            )
+    count = math.prod(map(len, axes.values()))
+    if count > MOST_CELLS:
+        raise UserError(f"the grid has {count} cells, more than {MOST_CELLS}: give an axis fewer values")
     return axes, settings, notices
 
 
+def _check_axes(preset: Preset, options: Mapping[str, list[str]]) -> None:
+    problems = []
+    for axis, values in preset.axes.items():
+        if axis == SWEEP:
+            problems.append(f"{preset.place}: a preset is no axis: make a preset for each")
+        elif axis in options:
+            problems += [
+                f"{preset.place}: axis {axis} has no {value!r}{nearest(str(value), options[axis])}"
+                for value in values
+                if value not in options[axis]
+            ]
+        elif unknown := unknown_field(axis, list(options)):
+            problems.append(f"{preset.place}: axis {axis}: {unknown}")
+        elif meaning := NO_AXIS.get(axis.split(".")[0]):
+            problems.append(
+                f"{preset.place}: axis {axis}: {meaning} is one setting of the sweep, not an axis"
+            )
+    if problems:
+        raise UserError(*problems)
+
+
 def _cells(
-    presets: dict[tuple[str, ...], dict[str, Any]],
-    axes: dict[str, list[Any]],
-    settings: dict[str, Any],
-    varied: list[Assignment],
-    preset: str,
+    presets: Mapping[tuple[str, ...], Preset],
+    groups: Sequence[str],
+    axes: Mapping[str, list[Any]],
+    settings: Mapping[str, Any],
+    typed: Sequence[Assignment],
 ) -> tuple[list[GridCell], list[str]]:
+    """The valid cells, equal ones once, and a notice about those; raises `UserError` if any is not valid."""
     cells: dict[str, GridCell] = {}
     faults: dict[str, int] = {}
-    twins = 0
-    for values in itertools.product(*axes.values()):
+    points = list(itertools.product(*axes.values()))
+    for values in points:
         point = dict(zip(axes, values, strict=True))
-        wanted = {f"{item.key}={point[item.key]}" for item in varied}
-        composed = next(data for choice, data in presets.items() if wanted <= set(choice))
-        group_names = {item.key for item in varied}
-        fields = {key: value for key, value in point.items() if key not in group_names}
+        preset = presets[tuple(point[group] for group in groups)]
+        fields = {axis: value for axis, value in point.items() if axis not in groups}
         try:
-            config = parse(CellConfig, _merged(composed, settings | fields))
+            config = parse(CellConfig, _nested({**preset.fields, **settings, **fields}))
         except UserError as error:
             for problem in error.problems:
-                faults[problem] = faults.get(problem, 0) + 1
+                text = f"{problem} ({_origin(problem, typed) or preset.place}"
+                faults[text] = faults.get(text, 0) + 1
             continue
         flat = flatten(config.model_dump(mode="json"))
-        cell = GridCell(run_id(config.run()), {key: flat.get(key, point[key]) for key in point}, config)
-        twins += cell.run_id in cells
+        cell = GridCell(run_id(config.run()), {axis: flat.get(axis, point[axis]) for axis in axes}, config)
         cells.setdefault(cell.run_id, cell)
     if faults:
-        raise UserError(*(f"{text} (preset {preset}, {n} cell{'s' * (n > 1)})" for text, n in faults.items()))
-    notices = (
-        [f"{twins} cells equal another cell in every scientific field and were left out"] if twins else []
+        raise UserError(
+            *(
+                f"{text}; {'every cell' if n == len(points) else f'{n} of {len(points)} cells'})"
+                for text, n in faults.items()
+            )
+        )
+    twins = len(points) - len(cells)
+    one = twins == 1
+    notice = (
+        f"{twins} {'cell equals' if one else 'cells equal'} another cell in every scientific field and "
+        f"{'was' if one else 'were'} left out"
     )
-    return list(cells.values()), notices
+    return list(cells.values()), [notice] if twins else []
 
 
-def _merged(composed: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    data = json.loads(json.dumps({key: value for key, value in composed.items() if key not in PRESET_KEYS}))
-    for path, value in fields.items():
+def _origin(problem: str, typed: Sequence[Assignment]) -> str:
+    """The overrides as typed that a message speaks of; empty when it speaks of none."""
+    found = []
+    for item in typed:
+        section, _, leaf = item.key.rpartition(".")
+        within = problem.startswith(f"{section}: ") and re.search(rf"(?<![\w.]){re.escape(leaf)}=", problem)
+        if within or re.search(rf"(?<![\w.]){re.escape(item.key)}(=|\.|: )", problem):
+            found.append(item.typed)
+    return "given as " + " ".join(found) if found else ""
+
+
+def _fixed(
+    cells: Sequence[GridCell],
+    axes: Mapping[str, object],
+    groups: Sequence[str],
+    settings: Mapping[str, object],
+) -> dict[str, Any]:
+    """Fields with one value in all cells. What the options of a varied group decide is no fixed field,
+    even where they agree: the next option may not.
+    """
+    flats = [flatten(cell.config.model_dump(mode="json")) for cell in cells]
+    return {
+        field: value
+        for field, value in flats[0].items()
+        if field not in axes
+        and (field in settings or field.split(".")[0] not in groups)
+        and all(flat[field] == value for flat in flats)
+    }
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted fields as nested sections. A value where a section is meant stays, for the schema to refuse."""
+    data: dict[str, Any] = {}
+    for path, value in flat.items():
         *parents, leaf = path.split(".")
-        section = data
+        section: Any = data
         for name in parents:
             section = section.setdefault(name, {})
             if not isinstance(section, dict):
-                raise UserError(f"{path}: {name} is not a section of fields")
-        section[leaf] = value
-    return dict(data)
+                break
+        else:
+            section[leaf] = value
+    return data
 
 
-def _seen(values: Sequence[Any]) -> list[Any]:
+def _distinct(values: Iterable[Any]) -> list[Any]:
     """Distinct values in order; 1 and 1.0 are one value, 1 and true are not."""
     distinct: dict[tuple[bool, Any], Any] = {}
     for value in values:
-        distinct.setdefault(
-            (isinstance(value, bool), value if not isinstance(value, list) else str(value)), value
-        )
+        distinct.setdefault((isinstance(value, bool), value), value)
     return list(distinct.values())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweeps.cost import CostFigures
 from sweeps.identity import flatten, run_id
 from trainer.config import CellConfig
 from trainer.schema import parse
@@ -35,7 +36,7 @@ class Grid:
     notices: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     report: dict[str, Any] = field(default_factory=dict)
-    cost: dict[str, Any] = field(default_factory=dict)
+    cost: CostFigures = field(default_factory=CostFigures)
 
 
 def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
@@ -67,7 +68,7 @@ def expand(overrides: Sequence[str], config_dir: Path | None = None) -> Grid:
         (),
         tuple(overrides),
         {"table": "S"},
-        {"seconds_per_update": 0.5},
+        CostFigures(seconds_per_update=0.5),
     )
 
 

@@ -14,7 +14,6 @@ from launcher_shell import TESTS, Shell, finish, until
 
 from launcher import cli
 from launcher.progress import duration
-from sweeps.cost import estimate
 from trainer.files import write_json
 from trainer.record import read_budget, read_sweep
 
@@ -234,9 +233,5 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_cost_follows_the_longest_first_schedule() -> None:
-    cost = estimate([10, 30, 20], 0.5, 1.0, slots=2)
-    assert (cost.updates, cost.core_seconds, cost.wall_seconds) == (60, 33.0, 17.0)
-    assert estimate([100, 1], 0.1, 0.0, slots=8).wall_seconds == pytest.approx(10)
-    assert estimate([], 0.1, 1.0, slots=2).wall_seconds == 0
-    assert duration(cost.wall_seconds) == "17 s"
+def test_durations_are_short() -> None:
+    assert duration(17.0) == "17 s"
