@@ -75,6 +75,7 @@ _STORE_FAILS = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 
 def _write(sweep: SweepPaths, grid: SweepFile, uri: str, on_progress: Progress | None) -> SyncResult:
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     from launcher.mlflow_writer import connect, known_runs, open_experiment, write_run
 
@@ -108,7 +109,7 @@ def _write(sweep: SweepPaths, grid: SweepFile, uri: str, on_progress: Progress |
                 problems.append(f"{cell.run_id}: {error}")
             if on_progress:
                 on_progress(done, len(cells))
-    except MlflowException as error:
+    except (MlflowException, SQLAlchemyError, ImportError) as error:  # a database's driver may be missing
         first = str(error).strip().splitlines()[0]
         raise UserError(f"MLflow at {uri} failed: {first}; {_NOTHING_LOST}") from None
     return SyncResult(experiment.name, uri, shown, written, tuple(problems))

@@ -8,6 +8,7 @@ time and value. So whatever a kill left behind, the repeated batch changes nothi
 from __future__ import annotations
 
 import gc
+import glob
 import hashlib
 import logging
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.tracking import MlflowClient
 
 from launcher.mlflow_store import sqlite_path, use_write_ahead_log
@@ -32,6 +34,8 @@ _NOTE = (
     "A view of the run records in the sweep's folder, which stay the truth. Steps are learner updates from "
     "0; the times of points are one millisecond per update, counted from the run's start."
 )
+_KIND = "custom_model_development"
+"""Makes the UI open the experiment on its runs; without it, it asks what kind of experiment this is."""
 
 
 def connect(uri: str, *, write_ahead_log: bool) -> MlflowClient:
@@ -58,7 +62,7 @@ def open_experiment(client: MlflowClient, sweep: str, artifacts: Path | None) ->
     experiment = client.get_experiment_by_name(sweep) or _tagged(client, sweep)
     if experiment is None:
         location = (artifacts / sweep).absolute().as_uri() if artifacts else None
-        tags = {_SWEEP: sweep, "mlflow.note.content": _NOTE}
+        tags = {_SWEEP: sweep, "mlflow.note.content": _NOTE, "mlflow.experimentKind": _KIND}
         try:
             number = client.create_experiment(sweep, artifact_location=location, tags=tags)
         except MlflowException as error:
@@ -128,9 +132,12 @@ def write_run(
 def _create(database: Path) -> None:
     # MLflow cannot go on with a database whose creation was killed: build it aside, then rename
     unfinished = database.with_name(f".{database.name}.unfinished")
-    for leftover in database.parent.glob(f"{unfinished.name}*"):
+    for leftover in database.parent.glob(f"{glob.escape(unfinished.name)}*"):
         leftover.unlink()
-    MlflowClient(f"sqlite:///{unfinished.as_posix()}").search_experiments(max_results=1)
+    # a client would put the folder ./mlruns into a statement unescaped, and fail where its name has a quote
+    root = (database.parent / "mlartifacts").as_uri()
+    created = SqlAlchemyStore(f"sqlite:///{unfinished.as_posix()}", root)  # type: ignore[no-untyped-call]
+    created.engine.dispose()
     unfinished.replace(database)
 
 
