@@ -110,6 +110,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def fsync_path(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sha256(path: Path) -> str:
     """Content hash of a file, in hex."""
     with path.open("rb") as file:
@@ -121,10 +130,11 @@ class LockHeldError(RuntimeError):
 
 
 @contextmanager
-def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
+def locked(path: Path, *, wait: float = 0.5) -> Iterator[None]:
     """Hold an exclusive lock on `path` for the block; the kernel frees it when the holder dies.
 
-    Waits up to `wait` seconds, then raises `LockHeldError` naming the holder's process.
+    Waits up to `wait` seconds, then raises `LockHeldError` naming the holder's process. The default outlasts
+    the instants for which `is_locked` touches the lock: a reader must never turn a job away.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -147,13 +157,14 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock right now."""
+    """Whether a live process holds the lock right now; read access to the file is enough."""
     try:
-        handle = os.open(path, os.O_RDWR)
+        handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # shared, so that two readers never take each other for a holder
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -46,6 +46,21 @@ def field_paths(schema: type[Section], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, (... if info.is_required() else default)
 
 
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one mapping with dotted keys.
+
+    >>> flatten({"a": 1, "b": {"c": 2}})
+    {'a': 1, 'b.c': 2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
 def nearest(name: str, known: list[str]) -> str:
     """`; did you mean x?` for the known name closest to `name`, else a short list."""
     by_leaf = {path.rsplit(".", 1)[-1]: path for path in known}

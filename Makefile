@@ -1,0 +1,39 @@
+# The verbs: setup, demo, test, check (lint, types, import order), bench is to come with the stores.
+PYTHON ?= python3
+# Which torch to install, and where from. Elsewhere than on a CPU-only machine whose pip finds a CPU build:
+#   make setup TORCH_ARGS="--index-url <the CPU or CUDA wheel index of your choice>"
+TORCH_SPEC ?= torch==2.13.0
+TORCH_ARGS ?=
+BIN := .venv/bin
+export OMP_NUM_THREADS := 1
+
+.PHONY: setup demo test check format clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(TORCH_ARGS) '$(TORCH_SPEC)'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/grposweep submit sweep=laptop_stability --wait
+	$(BIN)/grposweep report laptop_stability
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build *.egg-info

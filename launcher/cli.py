@@ -1,0 +1,235 @@
+"""The command line. Each command is a thin layer over the module of its name, imported when it is called."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from launcher.submit import Settings
+    from trainer.record import SweepPaths
+
+app = typer.Typer(
+    help="How stale and how fast may asynchronous GRPO train before it collapses? Run the grid and see.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class ExecutorName(StrEnum):
+    LOCAL = "local"
+    INLINE = "inline"
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OVERRIDES]...",
+        help="sweep=PRESET and field=value; several values (sync_interval=1,4,16) make an axis.",
+    ),
+]
+Name = Annotated[str | None, typer.Option(help="Name of the sweep folder; the preset's name if not given.")]
+ConfigDir = Annotated[Path | None, typer.Option(help="Folder with your own sweep presets and configs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
+Wait = Annotated[
+    bool | None,
+    typer.Option(
+        "--wait/--no-wait",
+        help="Local jobs are always waited for. --wait also copies the results to MLflow at the end.",
+        show_default=False,
+    ),
+]
+Executor = Annotated[ExecutorName, typer.Option(help="local: several runs at once; inline: one at a time.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most runs at once; as many as cores if not given.", show_default=False),
+]
+Outputs = Annotated[Path, typer.Option(help="Folder that holds the sweep folders.")]
+SweepName = Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep's name, or the path of its folder.")]
+
+
+@app.command()
+def submit(
+    overrides: Overrides = None,
+    name: Name = None,
+    config_dir: ConfigDir = None,
+    yes: Yes = False,
+    wait: Wait = None,
+    executor: Executor = ExecutorName.LOCAL,
+    jobs: Jobs = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Run a grid: what never ran, was interrupted or was killed. Repeat it to continue."""
+    from launcher.submit import load_grid
+    from launcher.submit import submit as run
+
+    grid = load_grid(overrides or [], config_dir)
+    raise typer.Exit(run(grid, name, outputs, _settings(executor, jobs, wait), _console()))
+
+
+@app.command()
+def plan(
+    overrides: Overrides = None,
+    name: Name = None,
+    config_dir: ConfigDir = None,
+    yes: Yes = False,
+    wait: Wait = None,
+    executor: Executor = ExecutorName.LOCAL,
+    jobs: Jobs = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Show what `submit` with the same arguments would do and cost. Writes nothing."""
+    from launcher.plan import plan as show
+    from launcher.submit import load_grid
+
+    grid = load_grid(overrides or [], config_dir)
+    raise typer.Exit(show(grid, name, outputs, _settings(executor, jobs, wait), _console()))
+
+
+@app.command()
+def extend(
+    sweep: SweepName,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Learner updates of every run.")] = None,
+    kappa: Annotated[
+        float | None, typer.Option(help="Horizon of each run as a multiple of the collapse clock, κ·c2/η.")
+    ] = None,
+    yes: Yes = False,
+    wait: Wait = None,
+    executor: Executor = ExecutorName.LOCAL,
+    jobs: Jobs = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Give the runs of a sweep larger horizons and continue those that did not collapse."""
+    from launcher.extend import extend as run
+
+    settings = _settings(executor, jobs, wait)
+    raise typer.Exit(run(_find(sweep, outputs), horizon, kappa, settings, _console()))
+
+
+@app.command()
+def resume(
+    sweep: SweepName,
+    yes: Yes = False,
+    wait: Wait = None,
+    executor: Executor = ExecutorName.LOCAL,
+    jobs: Jobs = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Run what a sweep has left, failed runs included, without its overrides."""
+    from launcher.submit import resume as run
+
+    raise typer.Exit(run(_find(sweep, outputs), _settings(executor, jobs, wait), _console()))
+
+
+@app.command()
+def status(
+    sweep: SweepName,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Form of the answer.")] = Format.TABLE,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Show the job state and the outcome of every run. Writes nothing."""
+    from launcher.status import print_status, status_json
+
+    paths = _find(sweep, outputs)
+    if format == Format.JSON:
+        print(status_json(paths))
+    else:
+        print_status(paths, _console())
+
+
+@app.command()
+def report(
+    sweeps: Annotated[list[str], typer.Argument(metavar="SWEEP...", help="Sweeps to report on together.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the report; the first sweep's report/ if not given.", show_default=False
+        ),
+    ] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Turn run records into tables, brackets, clocks and figures."""
+    from analysis.report import print_report, write_report
+
+    paths = [_find(sweep, outputs) for sweep in sweeps]
+    print_report(write_report(paths, out or paths[0].report), _console())
+
+
+@app.command()
+def sync(
+    sweep: SweepName,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="MLflow store; MLFLOW_TRACKING_URI or <outputs>/mlflow.db if not given."),
+    ] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Copy the run records of a sweep to MLflow; only what is new is written."""
+    from launcher.mlflow_sync import sync as copy
+    from launcher.mlflow_sync import ui_command
+
+    result = copy(_find(sweep, outputs), tracking_uri)
+    print(f"MLflow experiment {result.experiment!r}: {result.runs} runs, {result.points} new points")
+    print(f"MLflow UI:  {ui_command(result.uri)}")
+    for problem in result.problems:
+        print(problem, file=sys.stderr)
+
+
+def main() -> None:
+    """Entry point: a fault of the user's is a message and exit code 2, never a traceback."""
+    try:
+        app()
+    except UserError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EPERM):
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        print(f"error: cannot write{where}: {os.strerror(error.errno)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _find(sweep: str, outputs: Path) -> SweepPaths:
+    from launcher.locate import find_sweep
+
+    return find_sweep(sweep, outputs)
+
+
+def _settings(executor: ExecutorName, jobs: int | None, wait: bool | None) -> Settings:
+    from launcher.submit import Settings
+
+    if wait is False:
+        print("--no-wait has no effect: local jobs are waited for", file=sys.stderr)
+    return Settings(executor.value, jobs, sync=bool(wait))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+if __name__ == "__main__":
+    main()

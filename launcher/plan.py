@@ -1,0 +1,94 @@
+"""`plan`: what `submit` would do, and what it would cost. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from launcher.board import axis_label, value_text
+from launcher.executors import available_slots
+from launcher.locate import sweep_paths
+from launcher.messages import change_lines, say
+from launcher.progress import duration
+from launcher.submit import Settings, Work, find_work
+from launcher.sweep_folder import Changes, compare
+from sweeps.cost import estimate
+from trainer.record import JobState
+
+if TYPE_CHECKING:
+    from sweeps.grid import Grid
+
+MOST_ROWS = 60
+
+
+def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, console: Console) -> int:
+    """Print the cells, how they stand to what is on disk, and the estimated cost. Returns the exit code."""
+    paths = sweep_paths(outputs, name or grid.name)
+    changes = compare(paths, grid)
+    changes.require_accepted()
+    work = find_work(paths, changes.sweep)
+    todo = _updates_to_do(grid, changes, work)
+    say(console, *grid.notices, *change_lines(paths, changes), "")
+    console.print(_table(grid, changes, work, todo))
+    hidden = len(grid.cells) - MOST_ROWS
+    say(console, *([f"… and {hidden} more"] if hidden > 0 else []), "", _cost(grid, work, todo, settings))
+    return 0
+
+
+def _updates_to_do(grid: Grid, changes: Changes, work: Work) -> dict[str, int]:
+    """Run id → updates that a submission would do, for the runs it would start."""
+    grown = {growth.run_id: growth.new for growth in changes.grown}
+    new = {cell.run_id for cell in changes.new}
+    todo = {}
+    for cell in grid.cells:
+        status = work.statuses[cell.run_id]
+        if cell.run_id in new:
+            todo[cell.run_id] = cell.config.budget.resolve(cell.config.run()).horizon
+        elif budget := grown.get(cell.run_id) or work.budgets.get(cell.run_id):
+            done = status.state.step if status.state else 0
+            if status.to_run(budget):
+                todo[cell.run_id] = max(0, budget.horizon - done)
+    return todo
+
+
+def _cost(grid: Grid, work: Work, todo: Mapping[str, int], settings: Settings) -> str:
+    """One line on updates and time; measured speeds of this sweep go before the preset's."""
+    if not todo:
+        return "nothing to do"
+    threads = max(cell.config.resources.threads for cell in grid.cells)
+    slots = available_slots(settings.executor, threads=threads, jobs=settings.jobs)
+    rates = [
+        status.state.updates_per_second
+        for status in work.statuses.values()
+        if status.state is not None and status.state.updates_per_second
+    ]
+    pace = len(rates) / sum(rates) if rates else grid.cost.get("seconds_per_update")
+    start = f"to run: {len(todo)} runs, {sum(todo.values())} updates"
+    if pace is None:
+        return f"{start}; their speed is not known before one has run"
+    cost = estimate(list(todo.values()), pace, grid.cost.get("startup_seconds", 0.0), slots=slots)
+    source = "measured here" if rates else "from the preset"
+    return (
+        f"{start}; at most {duration(cost.core_seconds)} of core time, about {duration(cost.wall_seconds)} "
+        f"with {slots} at a time ({pace * 1000:.0f} ms per update, {source})"
+    )
+
+
+def _table(grid: Grid, changes: Changes, work: Work, todo: Mapping[str, int]) -> Table:
+    new = {cell.run_id for cell in changes.new}
+    axes = changes.sweep.axes
+    wide = [field for field in axes if len(axes[field]) > 1] or ["seed"]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("run", *map(axis_label, wide), "on disk", "updates to do"):
+        table.add_column(heading)
+    for cell, entry in list(zip(grid.cells, changes.sweep.cells, strict=True))[:MOST_ROWS]:
+        status = work.statuses[cell.run_id]
+        disk = "new" if cell.run_id in new else str(status.outcome or status.job)
+        count = str(todo.get(cell.run_id, "wait" if status.job == JobState.RUNNING else "-"))
+        values = [value_text(entry.values.get(field)) for field in wide]
+        table.add_row(cell.run_id, *values, disk, count)
+    return table

@@ -1,0 +1,179 @@
+"""`submit` and `resume`: bring the sweep folder up to a grid, run what is to run, say what came of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console
+
+from launcher import sweep_folder
+from launcher.board import board, in_words, tally
+from launcher.executors import make_executor
+from launcher.ledger import LedgerWriter, new_token, read_ledger, sweep_lock
+from launcher.locate import sweep_paths
+from launcher.messages import change_lines, next_lines, quoted, say, shown, unfinished_lines
+from launcher.progress import Progress
+from launcher.runner import Result, Runner, longest_first, runner_lock
+from launcher.snapshot import Snapshot, take_snapshot
+from launcher.state import RunStatus, job_states
+from trainer.config import Budget
+from trainer.record import JobState, SweepFile, SweepPaths, read_budget, read_config, read_sweep
+
+if TYPE_CHECKING:
+    from sweeps.grid import Grid
+
+Write = Callable[[Mapping[str, object]], None]
+"""Puts a change of the sweep folder on disk, given the provenance of the code that will run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a sweep is run; nothing of it is part of the sweep."""
+
+    executor: Literal["local", "inline"] = "local"
+    jobs: int | None = None
+    """Most runs at once; None for as many as there are cores."""
+    sync: bool = False
+    """Copy the results to MLflow at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What there is to do in a sweep folder."""
+
+    statuses: Mapping[str, RunStatus]
+    todo: Sequence[str]
+    """Runs to start, longest first."""
+    budgets: Mapping[str, Budget]
+    """Of the runs that are on disk."""
+
+    @property
+    def running(self) -> bool:
+        """Whether jobs of an earlier launcher are still there."""
+        return any(status.job == JobState.RUNNING for status in self.statuses.values())
+
+
+def load_grid(overrides: Sequence[str], config_dir: Path | None) -> Grid:
+    """The grid that the command line describes, every cell validated; raises `UserError`."""
+    from sweeps.grid import expand
+
+    return expand(overrides, config_dir)
+
+
+def submit(grid: Grid, name: str | None, outputs: Path, settings: Settings, console: Console) -> int:
+    """Run what never ran, was interrupted or was killed, or whose budget has grown. Returns the exit code."""
+    paths = sweep_paths(outputs, name or grid.name)
+    with runner_lock(paths):
+        changes = sweep_folder.compare(paths, grid)
+        changes.require_accepted()
+        say(console, *grid.notices, *change_lines(paths, changes))
+
+        def write(provenance: Mapping[str, object]) -> None:
+            entry = sweep_folder.history_entry("submit", grid.overrides, provenance)
+            sweep_folder.apply(paths, changes, entry)
+
+        return launch(paths, changes.sweep, settings, console, write, altered=changes.altered)
+
+
+def resume(paths: SweepPaths, settings: Settings, console: Console) -> int:
+    """Run what is unfinished, failed runs included. Returns the exit code."""
+    with runner_lock(paths):
+        sweep = read_sweep(paths)
+        counts = tally(find_work(paths, sweep).statuses.values())
+        say(console, f"sweep {paths.folder.name!r}: {in_words(counts)}")
+        return launch(paths, sweep, settings, console, noted(paths, "resume"), retry_failed=True)
+
+
+def noted(paths: SweepPaths, command: str) -> Write:
+    """A change that is no more than an entry in the history."""
+
+    def write(provenance: Mapping[str, object]) -> None:
+        with sweep_lock(paths):
+            sweep_folder.append_history(paths, sweep_folder.history_entry(command, (), provenance))
+
+    return write
+
+
+def launch(
+    paths: SweepPaths,
+    sweep: SweepFile,
+    settings: Settings,
+    console: Console,
+    write: Write,
+    *,
+    altered: bool = False,
+    retry_failed: bool = False,
+) -> int:
+    """Write the change, run what is to run and report. The caller holds the runner lock.
+
+    Writes nothing where nothing is `altered` and nothing is to run.
+    """
+    work = find_work(paths, sweep, retry_failed=retry_failed)
+    if altered or work.todo or work.running:
+        snapshot = take_snapshot(paths)
+        write(snapshot.provenance)
+        work = find_work(paths, sweep, retry_failed=retry_failed)
+        if work.todo or work.running:
+            result = _run(paths, sweep, work, snapshot, settings, console)
+            return _report(paths, sweep, result, settings, console)
+    result = Result(work.statuses, interrupted=False)
+    say(console, f"nothing to do: {in_words(tally(work.statuses.values()))}")
+    say(console, *unfinished_lines(paths, sweep, result.unfinished, interrupted=False))
+    say(console, *next_lines(paths, work.statuses, synced=False))
+    return result.exit_code
+
+
+def find_work(paths: SweepPaths, sweep: SweepFile, *, retry_failed: bool = False) -> Work:
+    """State of every run of the grid, and which of them are to be started."""
+    statuses = job_states((paths.run(cell.run_id) for cell in sweep.cells), read_ledger(paths))
+    # a cell that is about to be written has no budget yet
+    budgets = {
+        run_id: read_budget(paths.run(run_id)) for run_id in statuses if paths.run(run_id).budget.is_file()
+    }
+    todo = [
+        run_id
+        for run_id, budget in budgets.items()
+        if statuses[run_id].to_run(budget, retry_failed=retry_failed)
+    ]
+    return Work(statuses, longest_first(statuses, budgets, todo), budgets)
+
+
+def _run(
+    paths: SweepPaths, sweep: SweepFile, work: Work, snapshot: Snapshot, settings: Settings, console: Console
+) -> Result:
+    threads = max((read_config(paths.run(run_id)).resources.threads for run_id in work.todo), default=1)
+    executor = make_executor(settings.executor, snapshot.folder, threads=threads, jobs=settings.jobs)
+    say(console, f"{len(work.todo)} to run, {executor.slots} at a time; logs in {shown(paths.runs)}/*/logs")
+    ledger = LedgerWriter(paths, new_token())
+    ledger.submitted(executor.name, snapshot.code, work.todo)
+    horizons = {run_id: budget.horizon for run_id, budget in work.budgets.items()}
+    progress = Progress(console, sweep, horizons, executor.slots)
+    return Runner(paths, sweep, executor, ledger, progress).run(work.todo)
+
+
+def _report(paths: SweepPaths, sweep: SweepFile, result: Result, settings: Settings, console: Console) -> int:
+    if not console.is_terminal:
+        table = board(sweep, result.statuses)
+        if table is not None:
+            console.print(table)
+    say(console, *unfinished_lines(paths, sweep, result.unfinished, interrupted=result.interrupted))
+    if result.interrupted:
+        left = len(result.unfinished)
+        say(console, "", f"interrupted, {left} unfinished: the same command again continues where it stopped")
+        return result.exit_code
+    if settings.sync:
+        _sync(paths, console)
+    say(console, *next_lines(paths, result.statuses, synced=settings.sync))
+    return result.exit_code
+
+
+def _sync(paths: SweepPaths, console: Console) -> None:
+    """In a process of its own: MLflow takes seconds to load, and its failure is no failure of the sweep."""
+    command = [sys.executable, "-m", "launcher.cli", "sync", str(paths.folder)]
+    if subprocess.run(command, check=False).returncode:
+        say(console, f"not copied to MLflow; to repeat it: grposweep sync {quoted(paths)}")

@@ -1,0 +1,205 @@
+"""One attempt at a run, from start to its end mark: lock, state, signals, summary.
+
+Only this process writes the run's state. It ends in one of the ways of `trainer.record.Exit`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+import trainer
+from trainer.collapse import RULE_VERSION
+from trainer.config import Budget, RunConfig
+from trainer.errors import UserError
+from trainer.files import LockHeldError, append_line, locked, read_lines, write_atomic, write_json
+from trainer.journal import Journals
+from trainer.lockstep import JOURNALS, Lockstep
+from trainer.record import (
+    Exit,
+    Outcome,
+    RunPaths,
+    RunState,
+    Summary,
+    next_attempt,
+    read_budget,
+    read_config,
+)
+
+HEARTBEAT_SECONDS = 0.5
+
+
+class Interrupted(Exception):  # noqa: N818 - a request, not an error
+    """A signal, or the launcher's death, asked the job to stop."""
+
+
+class Attempt:
+    """The running attempt: its number, its heartbeat and whether it was asked to stop."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
+        self.number = next_attempt(paths)
+        self.launcher = int(os.environ.get("GRPOSWEEP_LAUNCHER", "0"))
+        self.stop_reason: str | None = None
+        self.last_beat = (0.0, 0)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._asked)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        self.stop_reason = signal.Signals(number).name
+
+    def check(self) -> None:
+        """Raise `Interrupted` when the job was asked to stop or its launcher is gone."""
+        if self.launcher and os.getppid() != self.launcher:
+            self.stop_reason = self.stop_reason or "the launcher ended"
+        if self.stop_reason:
+            raise Interrupted(self.stop_reason)
+
+    def note(self, event: str, **details: object) -> None:
+        """Append to attempts.jsonl."""
+        line = {"attempt": self.number, "event": event, "time": time.time(), "host": socket.gethostname()}
+        append_line(self.paths.attempts, line | {"pid": os.getpid()} | details)
+
+    def write_state(self, state: str, engine: Lockstep | None, error: str | None = None) -> None:
+        """Replace state.json."""
+        now = time.monotonic()
+        step = engine.step if engine else 0
+        then, before = self.last_beat
+        self.last_beat = (now, step)
+        verdict = engine.detector.verdict() if engine else None
+        data = RunState(
+            state=state,
+            attempt=self.number,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            heartbeat=time.time(),
+            step=step,
+            horizon=engine.target if engine else 0,
+            reward=verdict.final if verdict else None,
+            alarm=bool(verdict and verdict.alarm_step is not None),
+            collapsed=bool(verdict and verdict.confirmed_step is not None),
+            updates_per_second=(step - before) / (now - then) if then and step > before else None,
+            error=error,
+        )
+        write_atomic(self.paths.state, data.model_dump_json(indent=2) + "\n", durable=state != "running")
+
+    def due(self) -> bool:
+        return time.monotonic() - self.last_beat[0] >= HEARTBEAT_SECONDS
+
+
+def run_job(folder: Path) -> Exit:
+    """Train the run in `folder` to its budget's end, or until asked to stop."""
+    paths = RunPaths(folder.resolve())
+    try:
+        _check_code()
+        config, budget = read_config(paths), read_budget(paths)
+        with locked(paths.lock):
+            attempt = Attempt(paths)
+            _close_last_attempt(paths)
+            attempt.note("started", job=os.environ.get("SLURM_JOB_ID"), code=os.environ.get("GRPOSWEEP_CODE"))
+            torch.set_num_threads(config.resources.threads)
+            torch.use_deterministic_algorithms(True)
+            return _attempt(attempt, paths, config, budget)
+    except UserError as error:
+        print(error, flush=True)
+        return Exit.USER_ERROR
+    except LockHeldError as error:
+        print(f"not started: {error}", flush=True)
+        return Exit.BUSY
+
+
+def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budget) -> Exit:
+    engine: Lockstep | None = None
+    try:
+        paths.summary.unlink(missing_ok=True)
+        attempt.write_state("running", None)
+        engine = Lockstep(paths, config, budget, attempt.check)
+        engine.restore(attempt.number - 1, lambda text: print(text, flush=True))
+        attempt.last_beat = (time.monotonic(), engine.step)  # restored updates count for no speed
+        with Journals(paths.folder, JOURNALS) as journals:
+            _train(attempt, engine, journals)
+        write_json(paths.summary, _summary(paths, engine).model_dump(mode="json"))
+        attempt.write_state("finished", engine)
+        attempt.note("ended", how="finished", step=engine.step)
+        return Exit.FINISHED
+    except Interrupted as reason:
+        attempt.write_state("interrupted", engine, str(reason))
+        attempt.note("ended", how="interrupted", reason=str(reason), step=engine.step if engine else 0)
+        return Exit.INTERRUPTED
+    except Exception as error:
+        traceback.print_exc()
+        attempt.write_state("failed", engine, "".join(traceback.format_exception(error)[-2:]).strip())
+        attempt.note("ended", how="exception", reason=repr(error), step=engine.step if engine else 0)
+        return Exit.USER_ERROR if isinstance(error, UserError) else Exit.FAILED
+
+
+def _train(attempt: Attempt, engine: Lockstep, journals: Journals) -> None:
+    """Update until done; on a request to stop, write a checkpoint within one update."""
+    saved = engine.step
+    budget = engine.budget
+    try:
+        while not engine.done:
+            attempt.check()
+            engine.advance(journals)
+            if engine.step - saved >= budget.checkpoint_every and not engine.done:
+                engine.save(journals, keep=budget.keep_checkpoints)
+                saved = engine.step
+            if attempt.due():
+                attempt.write_state("running", engine)
+    except Interrupted:
+        engine.save(journals, keep=budget.keep_checkpoints)
+        raise
+    engine.save(journals, keep=1)
+
+
+def _summary(paths: RunPaths, engine: Lockstep) -> Summary:
+    verdict = engine.detector.verdict()
+    outcome = Outcome(verdict.status)
+    if engine.fault and outcome not in (Outcome.COLLAPSED, Outcome.RECOVERED):
+        outcome = Outcome.INVALID
+    rates = [0.0]
+    for step in range(engine.step):
+        rates.append(rates[-1] + engine.learner.rate(step))
+    ends = None
+    if verdict.t_low is not None and verdict.t_high is not None:
+        ends = (rates[verdict.t_low], rates[min(verdict.t_high, engine.step)])
+    return Summary(
+        run_id=paths.run_id,
+        outcome=outcome,
+        reason=engine.fault,
+        updates=engine.step,
+        horizon=engine.budget.horizon,
+        cumulative_rate=engine.cumulative_rate,
+        collapse=verdict.to_dict(),
+        collapse_cumulative_rate=ends,
+        rule_version=RULE_VERSION,
+        peak_reward=verdict.peak,
+        peak_step=verdict.peak_step,
+        final_reward=verdict.final,
+        warm_start=engine.warm_start,
+    )
+
+
+def _close_last_attempt(paths: RunPaths) -> None:
+    """Write the end of an earlier attempt that was killed before it could."""
+    lines = read_lines(paths.attempts)
+    if lines and lines[-1].get("event") == "started":
+        number = lines[-1]["attempt"]
+        append_line(
+            paths.attempts, {"attempt": number, "event": "ended", "time": time.time(), "how": "killed"}
+        )
+
+
+def _check_code() -> None:
+    """Refuse to run from elsewhere than the code snapshot that the launcher named."""
+    snapshot = os.environ.get("GRPOSWEEP_CODE")
+    home = Path(trainer.__file__).resolve().parent.parent
+    if snapshot and Path(snapshot).resolve() != home:
+        raise UserError(f"the job runs code from {home}, not from its snapshot {snapshot}: check PYTHONPATH")
