@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from launcher.ledger import read_ledger
 from launcher.mlflow_store import (
     checked_uri,
     default_uri,
@@ -94,10 +95,11 @@ def _write(sweep: SweepPaths, grid: SweepFile, uri: str, on_progress: Progress |
             client, grid.name, sweep.folder.absolute().parent / "mlartifacts" if database else None
         )
         known = known_runs(client, experiment)
+        ledger = read_ledger(sweep)
         cells = [*grid.cells, *grid.kept]
         for done, cell in enumerate(cells, start=1):
             try:
-                run = view(sweep.run(cell.run_id), cell, grid.name)
+                run = view(sweep.run(cell.run_id), cell, grid.name, ledger)
                 if run is not None:
                     points, found = write_run(client, experiment, run, known.get(cell.run_id, []))
                     written += points
