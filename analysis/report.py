@@ -1,193 +1,252 @@
-"""The report of one or several sweeps: results.json, tables, figures and one self-contained page."""
+"""The stability report on disk: index.html, results.json, tables and figures."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
-from markupsafe import Markup
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from analysis.figures import draw_all
+from analysis import wording
+from analysis.curve_figures import reward_curves, table_picture
+from analysis.drawing import Figure
+from analysis.law_figures import boundary_figure, clock_figure
 from analysis.load import Records, Run, load_sweeps
 from analysis.results import results
-from analysis.stability import ReportSettings, Stability, stability
-from analysis.wording import (
-    cell_text,
-    clock_sentences,
-    exponent_rows,
-    half_product_sentence,
-    legend,
-    product_sentence,
-    rate,
-    rate_bracket_text,
-    run_snapshot_text,
-    titled,
-)
+from analysis.stability import CellResult, ReportSettings, Stability, stability
 from trainer.collapse import RULE_VERSION
+from trainer.errors import UserError
 from trainer.files import write_atomic, write_json
-from trainer.record import SweepPaths
+from trainer.record import SweepFile, SweepPaths
 from trainer.schema import parse
 
-__all__ = ["Report", "print_report", "write_report"]
+MOST_SAMPLES = 6
+"""Completions shown per run: the first and the last ones recorded."""
+LONGEST_SAMPLE = 2000
+"""Characters shown of a prompt or a response."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A written report."""
+    """A written report and what is in it."""
 
-    name: str
-    records: Records
-    results: tuple[Stability, ...]
-    record_notes: tuple[str, ...]
     index: Path
     results_file: Path
+    records: Records
+    results: tuple[Stability, ...]
+    """One per facet; a sweep over S, η and seed has one."""
+
+    @property
+    def record_notes(self) -> tuple[str, ...]:
+        return self.records.notes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One recorded completion, cut to a printable length."""
+
+    policy_version: Any
+    prompt: str
+    response: str
+    reward: Any
+
+
+@dataclass(frozen=True)
+class SampledRun:
+    """Completions of one run, from before and after."""
+
+    heading: str
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One facet on the page."""
+
+    title: str
+    result: Stability
+    figures: tuple[Figure, ...]
+    samples: tuple[SampledRun, ...]
 
 
 def write_report(sweeps: Sequence[SweepPaths], out: Path) -> Report:
-    """Read, judge and fit the sweeps' runs and write everything under `out`.
+    """Analyse sweeps that may be pooled and write the report into the folder `out`.
 
-    Raises `UserError` when a sweep is missing or the sweeps may not be pooled. Equal records give equal
-    files.
+    Raises `UserError` when a sweep is missing, a record is not valid, or the sweeps may not be pooled.
     """
     records = load_sweeps(sweeps)
-    settings = parse(ReportSettings, records.sweeps[0].report, where=f"report settings of {sweeps[0].sweep}")
-    found = [stability(runs, settings, facet) for facet, runs in records.facets()]
-    report = Report(
-        name=" and ".join(sweep.name for sweep in records.sweeps),
-        records=records,
-        results=tuple(found),
-        record_notes=records.notes,
-        index=out / "index.html",
-        results_file=out / "results.json",
+    settings = report_settings(records.sweeps)
+    found = tuple(stability(runs, settings, facet) for facet, runs in records.facets())
+    several = len(found) > 1
+    sections = tuple(
+        _section(result, out / "figures", f"-{k + 1}" if several else "") for k, result in enumerate(found)
     )
-    write_json(report.results_file, results(records, found))
-    parts: list[dict[str, Any]] = []
-    for index, result in enumerate(found):
-        suffix = f"-{index + 1}" if len(found) > 1 else ""
-        _write_tables(result, out / "tables", suffix)
-        figures = draw_all(result, out / "figures", suffix)
-        parts.append(_part(result, figures))
-    write_atomic(report.index, _page(report, parts))
-    return report
+    write_json(out / "results.json", results(records, list(found)))
+    _write_tables(records, found, out / "tables")
+    write_atomic(out / "index.html", render(records, sections))
+    return Report(out / "index.html", out / "results.json", records, found)
 
 
-def print_report(report: Report, console: Any) -> None:
-    """Print the report to a rich console."""
-    from analysis.terminal import print_report as show
-
-    show(report, console)
-
-
-def _part(result: Stability, figures: dict[str, Path]) -> dict[str, Any]:
-    products = [("Sη", result.boundary.product), ("k̄η with k̄ = (S−1)/2", result.boundary.mean_lag_product)]
-    sentences = [product_sentence(symbol, bracket) for symbol, bracket in products]
-    half = half_product_sentence(result)
-    return {
-        "title": titled(result.facet.items()) if result.facet else "",
-        "columns": result.sync_intervals,
-        "rows": [
-            (rate(eta), [_cell(result, s, eta) for s in result.sync_intervals])
-            for eta in result.learning_rates
-        ],
-        "legend": legend(result),
-        "claims": result.claims,
-        "brackets": [*sentences, *([half] if half else [])],
-        "rates": [(b.sync_interval, *rate_bracket_text(b)) for b in result.boundary.rates],
-        "clock": clock_sentences(result),
-        "exponents": exponent_rows(result),
-        "notes": result.notes,
-        "figures": {name: _inline(path) for name, path in figures.items()},
-        "runs": [_run(run) for run in result.runs],
-        "samples": _samples(result),
-    }
+def report_settings(sweeps: Sequence[SweepFile]) -> ReportSettings:
+    """The settings that the sweeps' presets give; raises `UserError` where two sweeps give different ones."""
+    given = [(sweep, parse(ReportSettings, sweep.report, where=f"{sweep.name}: report")) for sweep in sweeps]
+    for sweep, settings in given[1:]:
+        if settings != given[0][1]:
+            raise UserError(
+                f"sweeps {given[0][0].name} and {sweep.name} give different report settings "
+                f"({given[0][0].report} and {sweep.report}): make them equal in sweep.yaml, or report the "
+                "sweeps separately"
+            )
+    return given[0][1] if given else ReportSettings()
 
 
-def _cell(result: Stability, sync_interval: int, learning_rate: float) -> dict[str, str]:
-    cell = result.table.get((sync_interval, learning_rate))
-    return {
-        "text": str(cell_text(cell)),
-        "outcome": cell.outcome if cell else "absent",
-        "runs": ", ".join(run.run_id for run in cell.runs) if cell else "",
-    }
+def _section(result: Stability, folder: Path, suffix: str) -> Section:
+    drawn: list[Figure | None] = []
+    if result.cells:
+        drawn = [
+            table_picture(result, folder, f"table{suffix}"),
+            reward_curves(result, folder, f"rewards{suffix}"),
+            boundary_figure(result, folder, f"boundary{suffix}"),
+            clock_figure(result, folder, f"clock{suffix}"),
+        ]
+    return Section(
+        title=wording.titled(result.facet.items()),
+        result=result,
+        figures=tuple(figure for figure in drawn if figure is not None),
+        samples=_samples(result),
+    )
 
 
-def _run(run: Run) -> dict[str, Any]:
-    verdict = run.verdict
-    interval = f"({verdict.t_low}, {verdict.t_high}]" if verdict and verdict.t_high is not None else ""
-    return {
-        "run_id": run.run_id,
-        "sync_interval": run.config.sync_interval,
-        "learning_rate": rate(run.config.learning_rate),
-        "seed": run.config.seed,
-        "outcome": run.outcome + (f": {run.reason}" if run.reason else ""),
-        "snapshot": run_snapshot_text(run),
-        "interval": interval,
-        "horizon": run.updates,
-        "cumulative_rate": f"{run.cumulative_rate:.3g}",
-    }
+def _samples(result: Stability) -> tuple[SampledRun, ...]:
+    """The stable run at the highest rate and the collapsed run at the lowest that recorded completions."""
+    stable = [run for run in result.runs if run.outcome == "stable"]
+    collapsed = [run for run in result.runs if run.outcome == "collapsed"]
+    stable.sort(key=lambda run: (-run.config.learning_rate, -run.config.sync_interval))
+    collapsed.sort(key=lambda run: (run.config.learning_rate, run.config.sync_interval))
+    chosen = [next((run for run in runs if run.samples()), None) for runs in (stable, collapsed)]
+    return tuple(_sampled(run) for run in chosen if run is not None)
 
 
-def _samples(result: Stability) -> list[tuple[str, list[dict[str, Any]]]]:
-    """First, middle and last completions of a stable and of a collapsed run."""
-    shown: list[tuple[str, list[dict[str, Any]]]] = []
-    for wanted in ("stable", "collapsed"):
-        run = next((run for run in reversed(result.runs) if run.outcome == wanted), None)
-        lines = run.samples() if run else []
-        if run and lines:
-            middle = len(lines) // 2
-            picked = [*lines[:2], *lines[middle : middle + 2], *lines[-2:]] if len(lines) > 6 else lines
-            setting = f"S = {run.config.sync_interval}, η = {rate(run.config.learning_rate)}"
-            shown.append((f"{wanted} run {run.run_id} ({setting})", picked))
-    return shown
+def _sampled(run: Run) -> SampledRun:
+    lines = run.samples()
+    half = MOST_SAMPLES // 2
+    shown = lines if len(lines) <= MOST_SAMPLES else [*lines[:half], *lines[-half:]]
+    what = (
+        f"stable to {run.updates}"
+        if run.outcome == "stable"
+        else f"collapsed, {wording.run_snapshot_text(run)}"
+    )
+    config = run.config
+    return SampledRun(
+        heading=f"{run.run_id}: S = {config.sync_interval}, η = {wording.rate(config.learning_rate)}, "
+        f"seed {config.seed}, {what}",
+        samples=tuple(
+            Sample(
+                line.get("policy_version"),
+                _cut(str(line.get("prompt", ""))),
+                _cut(str(line.get("response", ""))),
+                line.get("reward"),
+            )
+            for line in shown
+        ),
+    )
 
 
-def _inline(path: Path) -> Markup:
-    """The SVG element alone, its ids made unique to the figure so that figures can share a page."""
-    text = path.read_text(encoding="utf-8")
-    text = text[text.index("<svg") :]
-    text = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{path.stem}-", text)
-    return Markup(text)
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_SAMPLE else f"{text[:LONGEST_SAMPLE]} … ({len(text)} characters)"
 
 
-def _write_tables(result: Stability, folder: Path, suffix: str) -> None:
-    header = ["η", *(f"S={value}" for value in result.sync_intervals)]
-    rows = [
-        [rate(eta), *(str(cell_text(result.table.get((s, eta)))) for s in result.sync_intervals)]
-        for eta in result.learning_rates
-    ]
-    lines = [header, ["---"] * len(header), *rows]
-    markdown = "\n".join("| " + " | ".join(row) + " |" for row in lines) + "\n"
-    write_atomic(folder / f"stability{suffix}.md", markdown)
-    buffer = io.StringIO()
-    csv.writer(buffer).writerows([header, *rows])
-    write_atomic(folder / f"stability{suffix}.csv", buffer.getvalue())
-    runs = [_run(run) for run in result.runs]
-    buffer = io.StringIO()
-    if runs:
-        writer = csv.DictWriter(buffer, runs[0])
-        writer.writeheader()
-        writer.writerows(runs)
-    write_atomic(folder / f"runs{suffix}.csv", buffer.getvalue())
-
-
-def _page(report: Report, parts: list[dict[str, Any]]) -> str:
+def render(records: Records, sections: Sequence[Section]) -> str:
+    """The page, self-contained: no script, no other file, no network."""
     environment = Environment(
-        loader=PackageLoader("analysis"), autoescape=select_autoescape(default=True), trim_blocks=True
+        loader=PackageLoader("analysis"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    first = report.results[0].runs[0] if report.results and report.results[0].runs else None
     return environment.get_template("report.html.j2").render(
-        name=report.name,
-        descriptions=[sweep.description for sweep in report.records.sweeps if sweep.description],
-        parts=parts,
-        notes=report.record_notes,
-        fixed=report.records.fixed,
-        rule=first.budget.collapse.model_dump() if first and first.budget else {},
+        records=records,
+        sections=sections,
+        words=wording,
         rule_version=RULE_VERSION,
-        history=[(sweep.name, entry) for sweep in report.records.sweeps for entry in sweep.history],
+        rules=_rules(records),
+        setup=_setup(records),
+        title=" + ".join(sweep.name for sweep in records.sweeps) or "no sweep",
     )
+
+
+def _rules(records: Records) -> list[Mapping[str, Any]]:
+    """Settings of the collapse rule, one entry per different set."""
+    found = {
+        run.budget.collapse.model_dump_json(): run.budget.collapse.model_dump(mode="json")
+        for run in records.runs
+        if run.budget is not None
+    }
+    return list(found.values())
+
+
+def _setup(records: Records) -> list[tuple[str, str]]:
+    """Scientific fields and their values; varied ones with all their values."""
+    rows = []
+    for name in records.runs[0].science if records.runs else ():
+        values = list(dict.fromkeys(run.science[name] for run in records.runs))
+        if name == "learning_rate":
+            values = [wording.rate(value) for value in sorted(values)]
+        rows.append((name, ", ".join(str(value) for value in values)))
+    return rows
+
+
+def _write_tables(records: Records, found: Sequence[Stability], folder: Path) -> None:
+    """stability.md and .csv (the grid), cells.csv and runs.csv (tidy)."""
+    texts = [_grid(result) for result in found]
+    write_atomic(folder / "stability.md", "\n\n".join(_markdown(*grid) for grid in texts) + "\n")
+    frames = [
+        pd.DataFrame(rows, columns=header).assign(**{k: str(v) for k, v in result.facet.items()})
+        for (header, rows), result in zip(texts, found, strict=True)
+    ]
+    write_atomic(folder / "stability.csv", pd.concat(frames).to_csv(index=False))
+    cells = [_cell_row(cell, result) for result in found for cell in result.cells]
+    write_atomic(folder / "cells.csv", pd.DataFrame(cells).to_csv(index=False))
+    write_atomic(folder / "runs.csv", records.run_frame.to_csv(index=False))
+
+
+def _grid(result: Stability) -> tuple[list[str], list[list[str]]]:
+    header = ["η", *(f"S={interval}" for interval in result.sync_intervals)]
+    rows = [
+        [
+            wording.rate(learning_rate),
+            *(
+                str(wording.cell_text(result.table.get((interval, learning_rate))))
+                for interval in result.sync_intervals
+            ),
+        ]
+        for learning_rate in result.learning_rates
+    ]
+    return header, rows
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(item.replace("|", "\\|") for item in line) + " |" for line in lines)
+
+
+def _cell_row(cell: CellResult, result: Stability) -> dict[str, Any]:
+    low, high = cell.time_range() or (None, None)
+    return {
+        **result.facet,
+        "sync_interval": cell.sync_interval,
+        "learning_rate": cell.learning_rate,
+        "seeds": cell.seeds,
+        "collapsed": len(cell.collapsed),
+        "outcome": cell.outcome,
+        "snapshots": " ".join(map(str, cell.snapshots)),
+        "t_low": low,
+        "t_high": high,
+        "horizon": cell.horizon,
+        "collapse_probability_at_most": None if cell.bound is None else cell.bound[1],
+        "run_ids": " ".join(run.run_id for run in cell.runs),
+    }

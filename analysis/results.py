@@ -165,7 +165,7 @@ def _rate_bracket(result: Stability, bracket: RateBracket) -> dict[str, Any]:
 
 
 def _clock(result: Stability) -> dict[str, Any]:
-    """`exponent` is a with b = 0; `c2` is read at a = 1, as the paper's; null where the set is empty."""
+    """`exponent` is a with b = 0; `c2` is read at a = 1; both are null where their set is empty."""
     clock = result.clock
     known = bool(clock.rows)
     return {

@@ -54,7 +54,10 @@ def _print_result(result: Stability, console: Console) -> None:
         _hanging(console, line, "dim")
     console.print()
     _heading(console, "Brackets")
-    products = ("Sη", result.boundary.product), ("k̄η, k̄ = (S−1)/2", result.boundary.mean_lag_product)
+    products = (
+        ("Sη", result.boundary.product),
+        ("k̄η (mean lag k̄ = (S−1)/2)", result.boundary.mean_lag_product),
+    )
     for symbol, bracket in products:
         _hanging(console, product_sentence(symbol, bracket))
     half = half_product_sentence(result)
@@ -130,7 +133,7 @@ def _exponent_table(result: Stability) -> Table:
     table.add_column("", no_wrap=True)
     table.add_column("law")
     table.add_column("paper", justify="right")
-    table.add_column("hits all intervals")
+    table.add_column("without noise")
     table.add_column("with noise, 95%")
     for row in exponent_rows(result):
         table.add_row(row.symbol, row.meaning, row.paper, row.noise_free, row.estimate)

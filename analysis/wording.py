@@ -28,6 +28,15 @@ def rate(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def quantity(value: float) -> str:
+    """A positive quantity to three digits: plain from 0.01 on, scientific below.
+
+    >>> quantity(0.4449), quantity(3.2e-05)
+    ('0.445', '3.2e-5')
+    """
+    return f"{value:.3g}" if 0.01 <= value < 1e4 else rate(value)
+
+
 def number(value: float, digits: int = 2) -> str:
     """A plain number with a true minus sign."""
     if not math.isfinite(value):
@@ -118,9 +127,9 @@ def legend(result: Stability) -> list[str]:
             "not used for any claim."
         )
     if any(cell.collapsed for cell in cells):
-        lines.append(
-            "M: the first collapsed snapshot, weights after M·S updates; in brackets what the rewards allow."
-        )
+        said = "M: the first collapsed snapshot, the weights after M·S updates"
+        blurred = any("[" in cell_text(cell).main for cell in cells)
+        lines.append(f"{said}; in brackets what the rewards allow." if blurred else f"{said}.")
     if any(len(cell.collapsed) > 1 for cell in cells):
         lines.append(_seed_range(max(len(cell.collapsed) for cell in cells)))
     if "mixed" in outcomes:
@@ -132,7 +141,8 @@ def legend(result: Stability) -> list[str]:
     counted = {cell.seeds for cell in cells if cell.seeds}
     if counted == {1}:
         lines.append(
-            "One seed per cell: 0 of 1 bounds the probability of collapse only below 98% (Clopper–Pearson)."
+            "One seed per cell: 0 of 1 only bounds the probability of collapse below 98% "
+            "(95% Clopper–Pearson)."
         )
     elif counted:
         lines.append("k/n: k of n seeds collapsed; ≤ is the upper end of the 95% Clopper–Pearson interval.")
@@ -143,8 +153,8 @@ def _seed_range(seeds: int) -> str:
     said = "M a–b: least and greatest M over the seeds"
     if seeds < 3:
         return f"{said}."
-    held = 100 * (1 - 0.5 ** (seeds - 1))
-    return f"{said}; of {seeds} seeds that range holds the median M of all seeds with {held:.4g}%."
+    coverage = 100 * (1 - 0.5 ** (seeds - 1))
+    return f"{said}; over {seeds} seeds it holds the median of all possible seeds with {coverage:.4g}%."
 
 
 def product_sentence(symbol: str, bracket: ProductBracket) -> str:
@@ -190,7 +200,7 @@ def clock_sentences(result: Stability) -> list[str]:
     paper = clock.paper
     if paper.c2 is not None:
         said.append(
-            f"t = c2/η hits {_all(n)} with c2 in ({rate(paper.c2[0])}, {rate(paper.c2[1])}]"
+            f"t = c2/η hits {_all(n)} with c2 in ({quantity(paper.c2[0])}, {quantity(paper.c2[1])}]"
             f"{' (no lower end: every run collapsed within its first snapshot)' if paper.c2[0] == 0 else ''}."
         )
     else:
@@ -212,8 +222,8 @@ def clock_sentences(result: Stability) -> list[str]:
     else:
         c2, spread = posterior.c2, posterior.spread
         said.append(
-            f"With noise (posterior, {100 * posterior.level:.0f}%): c2 = {rate(c2.median)} "
-            f"[{rate(c2.low)}, {rate(c2.high)}] at η = {rate(posterior.reference.learning_rate)}, "
+            f"With noise (posterior, {100 * posterior.level:.0f}%): c2 = {quantity(c2.median)} "
+            f"[{quantity(c2.low)}, {quantity(c2.high)}] at η = {rate(posterior.reference.learning_rate)}, "
             f"spread of log t {number(spread.median)} [{number(spread.low)}, {number(spread.high)}]."
         )
     return said
@@ -245,8 +255,8 @@ def exponent_rows(result: Stability) -> list[ExponentText]:
     a = clock.posterior.a if clock.posterior is not None and rates > 1 else None
     b = clock.posterior_sync.b if clock.posterior_sync is not None else None
     return [
-        ExponentText("p", "η_max ∝ S^−p, S > 1", "1", _set_text(edge.exponent), _boundary_estimate(result)),
-        ExponentText("p, cap", "η_max = min(η_cap, q·S^−p)", "1", _set_text(edge.capped_exponent), "–"),
+        ExponentText("p", "η_max ∝ S^−p", "1", _set_text(edge.exponent), _boundary_estimate(result)),
+        ExponentText("p", "… with a cap on η", "1", _set_text(edge.capped_exponent), "–"),
         ExponentText(
             "a",
             "t ∝ η^−a",
@@ -274,7 +284,7 @@ def _boundary_estimate(result: Stability) -> str:
 
 def _set_text(found: ExponentSet) -> str:
     if not found.ranges:
-        return f"empty (least slack {found.least_slack:.2f})"
+        return _none(found.least_slack)
     if all(math.isinf(end) for end in found.ranges[0]):
         return "open"
     return " ∪ ".join(interval(ends) for ends in found.ranges)
@@ -282,8 +292,12 @@ def _set_text(found: ExponentSet) -> str:
 
 def _range_text(found: Range | None, slack: float) -> str:
     if found is None:
-        return f"empty (least slack {slack:.2f})"
+        return _none(slack)
     return "open" if math.isinf(found[0]) and math.isinf(found[1]) else interval(found)
+
+
+def _none(slack: float) -> str:
+    return "none, slack " + (f"{slack:.2f}" if slack >= 0.005 else "<0.01")
 
 
 def _marginal_text(marginal: Marginal | None) -> str:

@@ -166,7 +166,8 @@ def report(
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Turn run records into tables, brackets, clocks and figures."""
-    from analysis.report import print_report, write_report
+    from analysis.report import write_report
+    from analysis.terminal import print_report
 
     paths = [_find(sweep, outputs) for sweep in sweeps]
     print_report(write_report(paths, out or paths[0].report), _console())

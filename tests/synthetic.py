@@ -230,6 +230,7 @@ class Truth:
     p: float = 0.5
     cap: float = 6e-3
     spread: float = 0.2
+    ramp_updates: int = 20
 
     def spec(
         self, sync_interval: int, learning_rate: float, seed: int = 0, horizon_rate: float = 1.6
@@ -241,7 +242,7 @@ class Truth:
         collapses = learning_rate >= min(self.cap, self.q * sync_interval**-self.p)
         if not collapses or time > horizon - 60:
             return RunSpec(sync_interval, learning_rate, seed, horizon, Curve(noise=0.03))
-        snapshot = max(1, math.ceil(time / sync_interval))
+        snapshot = max(1, math.ceil((time + (self.ramp_updates - 1) / 2) / sync_interval))
         at = snapshot * sync_interval
         done = min(horizon, at + 25 + max(40, 2 * sync_interval))
         return RunSpec(sync_interval, learning_rate, seed, horizon, Curve(at, noise=0.03), done)

@@ -3,12 +3,17 @@
 import io
 import json
 import re
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
-from analysis.report import print_report, write_report
-from tests.synthetic import Truth, grid, write_synthetic_sweep
+from analysis.report import write_report
+from analysis.terminal import print_report
+from tests.synthetic import Curve, RunSpec, Truth, grid, write_synthetic_sweep
 from trainer.errors import UserError
 from trainer.record import SweepPaths
 
@@ -24,7 +29,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs") / "a 'sweep\" <b>"
     sample = {"policy_version": 0, "prompt": "<script>alert(1)</script>", "response": "x", "reward": 1.0}
     paths = write_synthetic_sweep(
-        folder, grid(Truth(cap=1.0), seeds=(0, 1, 2)), name="<i>sweep</i>", samples=[sample]
+        folder, grid(Truth(cap=1.0), seeds=(0, 1, 2)), name="<i>sweep</i>", samples=[sample], ramp_updates=20
     )
     return write_report([paths], folder / "report")
 
@@ -39,8 +44,12 @@ def test_table_follows_the_truth(written):
         assert row["seeds"] == 3 and len(row["run_ids"]) == 3
         if row["outcome"] == "collapsed":
             assert 0 <= row["t_low"] < row["t_high"]
-    c2 = data["clock"]["posterior"]["c2"]
-    assert c2["low"] < 0.5 < c2["high"] and c2["low"] < c2["median"] < c2["high"]
+    clock = data["clock"]
+    assert (clock["c2"]["low"] is None) == clock["sets"]["a_1_b_0"]["empty"]
+    assert clock["posterior"]["c2"]["low"] < 0.5 < clock["posterior"]["c2"]["high"]
+    assert len(clock["run_ids"]) == sum(
+        row["collapsed"] for row in cells.values() if row["sync_interval"] > 1
+    )
     assert {run["run_id"] for run in data["runs"]} >= set(cells[(1, 1e-3)]["run_ids"])
     assert len(data["claims"]) == 2
 
@@ -51,9 +60,8 @@ def test_page_escapes_and_stands_alone(written):
     assert "<i>sweep</i>" not in page and "&lt;i&gt;sweep" in page
     links = re.findall(r'(?:src|href)="(?!#|data:)([^"]+)"', page)
     assert links == []
-    assert page.count("<svg") == 3
-    ids = re.findall(r' id="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
+    assert page.count('<img src="data:image/svg+xml;base64,') == 4
+    assert "<script" not in page.lower() and not re.search(r"<[^>]*\son\w+=", page)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -87,3 +95,63 @@ def test_every_shape_of_table_is_reported(tmp_path, truth, size):
 def test_no_sweep_is_one_message(tmp_path):
     with pytest.raises(UserError, match="no sweep at"):
         write_report([SweepPaths(tmp_path / "none")], tmp_path / "out")
+
+
+def test_figures_and_tables_are_written_beside_the_page(written):
+    folder = written.index.parent
+    for name in ("table", "rewards", "boundary", "clock"):
+        assert (folder / "figures" / f"{name}.svg").read_text().lstrip().startswith("<?xml")
+        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    header, _, *rows = (folder / "tables" / "stability.md").read_text().strip().splitlines()
+    assert header == "| η | S=1 | S=4 | S=16 | S=64 |" and len(rows) == 4
+    assert len((folder / "tables" / "runs.csv").read_text().splitlines()) == 49
+
+
+def test_plain_pipes_get_no_escape_codes_and_no_wider_lines(written):
+    text = shown(written, 80)
+    assert "\x1b" not in text
+    assert all(cell_len(line) <= 80 for line in text.splitlines() if "report/" not in line)
+
+
+def test_several_facets_stand_under_their_own_heading(tmp_path):
+    specs = [
+        RunSpec(interval, 4e-3, 0, 400, Curve(collapse_at=128), science={"group_size": size})
+        for interval in (4, 16)
+        for size in (4, 8)
+    ]
+    # the same id for other science would be one run twice
+    specs = [replace(spec, seed=k) for k, spec in enumerate(specs)]
+    report = write_report([write_synthetic_sweep(tmp_path / "s", specs)], tmp_path / "report")
+    data = json.loads(report.results_file.read_text())
+    assert [facet["facet"] for facet in data["facets"]] == [{"group_size": 4}, {"group_size": 8}]
+    assert len(data["collapse_table"]) == 4 and "clock" not in data
+    assert {"group_size": 8} in [row["facet"] for row in data["collapse_table"]]
+    assert (tmp_path / "report" / "figures" / "rewards-2.svg").is_file()
+    assert "group_size 4" in shown(report)
+
+
+def test_sweeps_with_different_report_settings_are_refused(tmp_path):
+    one = write_synthetic_sweep(tmp_path / "one", [RunSpec(4, 1e-3)], report={"kappa": 1.5})
+    two = write_synthetic_sweep(tmp_path / "two", [RunSpec(4, 2e-3)])
+    with pytest.raises(UserError, match="one and two give different report settings"):
+        write_report([one, two], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_report_setting_names_the_nearest(tmp_path):
+    sweep = write_synthetic_sweep(tmp_path / "s", [RunSpec(4, 1e-3)], report={"clock_max_rate": 1e-3})
+    with pytest.raises(UserError, match=r"s: report: unknown field clock_max_rate.*clock_max_learning_rate"):
+        write_report([sweep], tmp_path / "out")
+
+
+def test_an_empty_sweep_still_gives_a_report(tmp_path):
+    report = write_report([write_synthetic_sweep(tmp_path / "s", [])], tmp_path / "out")
+    assert "nothing to report yet" in report.index.read_text()
+    assert "nothing to report yet" in shown(report)
+    assert json.loads(report.results_file.read_text())["collapse_table"] == []
+
+
+def test_reporting_imports_no_training_and_no_tracking():
+    code = "import sys, analysis.report, analysis.terminal; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "transformers", "ray", "vllm", "mlflow", "matplotlib.pyplot"} & set(modules.split())
