@@ -24,10 +24,11 @@ LOCK_WAIT = 600.0
 _STALE = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
 """Left behind by other work in this shell; they would redirect or break what is written here."""
 _DEFAULTS = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 """MLflow itself waits 120 s and tries 8 times; a mirror that is behind does no harm, one that hangs does."""
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "beegfs", "gpfs", "ceph", "9p", "afs", "fuse.sshfs", "glusterfs")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from launcher.ledger import read_ledger
 from launcher.mlflow_store import (
     checked_uri,
     default_uri,
@@ -75,6 +76,7 @@ _STORE_FAILS = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 
 def _write(sweep: SweepPaths, grid: SweepFile, uri: str, on_progress: Progress | None) -> SyncResult:
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     from launcher.mlflow_writer import connect, known_runs, open_experiment, write_run
 
@@ -93,10 +95,11 @@ def _write(sweep: SweepPaths, grid: SweepFile, uri: str, on_progress: Progress |
             client, grid.name, sweep.folder.absolute().parent / "mlartifacts" if database else None
         )
         known = known_runs(client, experiment)
+        ledger = read_ledger(sweep)
         cells = [*grid.cells, *grid.kept]
         for done, cell in enumerate(cells, start=1):
             try:
-                run = view(sweep.run(cell.run_id), cell, grid.name)
+                run = view(sweep.run(cell.run_id), cell, grid.name, ledger)
                 if run is not None:
                     points, found = write_run(client, experiment, run, known.get(cell.run_id, []))
                     written += points
@@ -108,7 +111,7 @@ def _write(sweep: SweepPaths, grid: SweepFile, uri: str, on_progress: Progress |
                 problems.append(f"{cell.run_id}: {error}")
             if on_progress:
                 on_progress(done, len(cells))
-    except MlflowException as error:
+    except (MlflowException, SQLAlchemyError, ImportError) as error:  # a database's driver may be missing
         first = str(error).strip().splitlines()[0]
         raise UserError(f"MLflow at {uri} failed: {first}; {_NOTHING_LOST}") from None
     return SyncResult(experiment.name, uri, shown, written, tuple(problems))

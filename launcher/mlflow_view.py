@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from launcher.ledger import Ledger
+from launcher.state import RunStatus, job_state
+from sweeps.identity import scientific_fields
 from trainer.files import read_json, read_lines
-from trainer.record import (
-    Cell,
-    JobState,
-    RunPaths,
-    RunState,
-    Summary,
-    UpdateMetrics,
-    is_training,
-    read_config,
-    read_metrics,
-    read_state,
-    read_summary,
-)
+from trainer.record import Cell, JobState, RunPaths, UpdateMetrics, read_config, read_metrics
 
 PREFIX = "grposweep."
 """Opens every tag of ours."""
@@ -37,6 +28,8 @@ _OFTEN_UNDEFINED = "gradient_cosine"
 """Null at update 0 of every run (math.md B1), which is no sign of trouble."""
 _VERDICT = ("snapshot", "snapshot_low", "snapshot_high", "onset", "onset_low", "onset_high", "recovered_step")
 _STATUS = {
+    JobState.PLANNED: "KILLED",  # it has started, or it would not be shown
+    JobState.QUEUED: "SCHEDULED",
     JobState.RUNNING: "RUNNING",
     JobState.FINISHED: "FINISHED",
     JobState.FAILED: "FAILED",
@@ -57,7 +50,7 @@ class RunView:
     ended: int
     """End of the last attempt, or its last sign of life, Unix milliseconds."""
     status: str
-    """RUNNING, FINISHED, FAILED or KILLED."""
+    """SCHEDULED, RUNNING, FINISHED, FAILED or KILLED."""
     params: dict[str, str]
     """Scientific fields, dotted, as canonical text."""
     tags: dict[str, str]
@@ -65,7 +58,7 @@ class RunView:
     """Updates whose lines no resume can cut any more."""
 
 
-def view(paths: RunPaths, cell: Cell, sweep: str) -> RunView | None:
+def view(paths: RunPaths, cell: Cell, sweep: str, ledger: Ledger) -> RunView | None:
     """The view of a run's record; None when no attempt has started.
 
     Raises `UserError` or `ValueError` when a file of the record is not valid.
@@ -74,21 +67,21 @@ def view(paths: RunPaths, cell: Cell, sweep: str) -> RunView | None:
     started = [line for line in attempts if line.get("event") == "started"]
     if not started:
         return None
-    state, summary = read_state(paths), read_summary(paths)
     ended = [line for line in attempts if line.get("event") == "ended"]
+    status = job_state(paths, ledger)
     last = max(float(line["time"]) for line in (*started[-1:], *ended[-1:]))
-    if state is not None and len(ended) < len(started):
-        last = max(last, state.heartbeat)
-    job = _job_state(paths, state)
+    if status.state is not None and len(ended) < len(started):
+        last = max(last, status.state.heartbeat)
+    fields = scientific_fields(read_config(paths))
     return RunView(
         paths=paths,
         name=", ".join(f"{field}={canonical(value)}" for field, value in cell.values.items()) or paths.run_id,
         started=_milliseconds(started[0]["time"]),
         ended=_milliseconds(last),
-        status=_STATUS[job],
-        params={field: canonical(value) for field, value in _scientific(paths)},
-        tags=dict(_tags(paths, cell, sweep, job, state, summary, len(started))),
-        final_updates=max(newest_checkpoint(paths), summary.updates if summary else 0),
+        status=_STATUS[status.job],
+        params={field: canonical(value) for field, value in fields.items()},
+        tags=dict(_tags(cell, sweep, status)),
+        final_updates=max(newest_checkpoint(paths), status.summary.updates if status.summary else 0),
     )
 
 
@@ -146,41 +139,16 @@ def _checkpoint_step(folder: Path) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _job_state(paths: RunPaths, state: RunState | None) -> JobState:
-    if state is None or state.state == "running":
-        return JobState.RUNNING if is_training(paths) else JobState.KILLED
-    return JobState(state.state)
-
-
-def _scientific(paths: RunPaths) -> Iterator[tuple[str, Any]]:
-    return _leaves(read_config(paths).model_dump(mode="json", exclude={"resources"}))
-
-
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _tags(
-    paths: RunPaths,
-    cell: Cell,
-    sweep: str,
-    job: JobState,
-    state: RunState | None,
-    summary: Summary | None,
-    attempts: int,
-) -> Iterator[tuple[str, str]]:
+def _tags(cell: Cell, sweep: str, status: RunStatus) -> Iterator[tuple[str, str]]:
     values: dict[str, Any] = {
-        "run_id": paths.run_id,
+        "run_id": cell.run_id,
         "sweep": sweep,
         "cell": json.dumps(cell.values),
-        "attempt": attempts,
-        "job_state": job.value,
-        "error": state.error if state and job is JobState.FAILED else None,
+        "attempt": status.attempt,
+        "job_state": status.job.value,
+        "error": status.detail,
     }
+    summary = status.summary
     if summary is not None:
         values |= {
             "outcome": summary.outcome.value,

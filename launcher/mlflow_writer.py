@@ -8,6 +8,7 @@ time and value. So whatever a kill left behind, the repeated batch changes nothi
 from __future__ import annotations
 
 import gc
+import glob
 import hashlib
 import logging
 import shlex
@@ -131,11 +132,12 @@ def write_run(
 def _create(database: Path) -> None:
     # MLflow cannot go on with a database whose creation was killed: build it aside, then rename
     unfinished = database.with_name(f".{database.name}.unfinished")
-    for leftover in database.parent.glob(f"{unfinished.name}*"):
+    for leftover in database.parent.glob(f"{glob.escape(unfinished.name)}*"):
         leftover.unlink()
-    # MLflow writes the default experiment's artifact path into an SQL string without escaping it, so the
-    # working folder, its own choice, must not get in there: it may have quotes in its name
-    SqlAlchemyStore(f"sqlite:///{unfinished.as_posix()}", "mlflow-artifacts:/").engine.dispose()  # type: ignore[no-untyped-call]
+    # a client would put the folder ./mlruns into a statement unescaped, and fail where its name has a quote
+    root = (database.parent / "mlartifacts").as_uri()
+    created = SqlAlchemyStore(f"sqlite:///{unfinished.as_posix()}", root)  # type: ignore[no-untyped-call]
+    created.engine.dispose()
     unfinished.replace(database)
 
 

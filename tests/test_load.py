@@ -1,7 +1,6 @@
 """Reading sweeps: outcomes, re-judging, incomplete runs, and what may not be pooled."""
 
 import json
-import time
 
 import pytest
 
@@ -156,12 +155,3 @@ def test_no_cells_at_all(tmp_path):
     records = load(tmp_path, [])
     assert records.runs == () and records.fixed == {} and records.facets() == [({}, ())]
     assert len(records.step_frame) == 0
-
-
-def test_sixteen_runs_of_two_thousand_updates_read_in_two_seconds(tmp_path):
-    specs = [RunSpec(S, rate, 0, 2000) for S in (1, 4, 16, 64) for rate in (1e-3, 2e-3, 4e-3, 8e-3)]
-    paths = write_synthetic_sweep(tmp_path / "sweep", specs)
-    started = time.process_time()
-    records = load_sweeps([paths])
-    assert len(records.step_frame) == 32_000
-    assert time.process_time() - started < 2

@@ -73,7 +73,7 @@ def test_terminal_report(written, width):
 
 
 def test_equal_records_give_equal_files(tmp_path):
-    paths = write_synthetic_sweep(tmp_path / "s", grid(Truth()))
+    paths = write_synthetic_sweep(tmp_path / "s", grid(Truth(), (4, 16), (2e-3, 8e-3)))
     first = write_report([paths], tmp_path / "one")
     second = write_report([paths], tmp_path / "two")
     assert first.results_file.read_bytes() == second.results_file.read_bytes()

@@ -211,7 +211,7 @@ CURVES = {
 }
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(COUNTS)
 def test_any_set_of_runs_gives_sentences_and_clean_json(tmp_path_factory, drawn):
     specs = [
