@@ -1,4 +1,4 @@
-# The verbs: setup, demo, test, check (lint, types, import order), bench is to come with the stores.
+# The verbs: setup, demo, test, check (lint, types, import order), format, clean.
 PYTHON ?= python3
 # Which torch to install, and where from. Elsewhere than on a CPU-only machine whose pip finds a CPU build:
 #   make setup TORCH_ARGS="--index-url <the CPU or CUDA wheel index of your choice>"

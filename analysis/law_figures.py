@@ -31,10 +31,7 @@ def boundary_figure(result: Stability, folder: Path, name: str) -> Figure | None
     if not cells:
         return None
     with style():
-        canvas = Canvas(figsize=SIZE, layout="constrained")
-        panel = canvas.subplots()
-        panel.set_xscale("log")
-        panel.set_yscale("log")
+        canvas, panel = _log_log()
         _frame(panel, [cell.sync_interval for cell in cells], [cell.learning_rate for cell in cells])
         _boundary_slopes(panel, result)
         _brackets(panel, result)
@@ -67,10 +64,7 @@ def clock_figure(result: Stability, folder: Path, name: str) -> Figure | None:
     if not runs:
         return None
     with style():
-        canvas = Canvas(figsize=SIZE, layout="constrained")
-        panel = canvas.subplots()
-        panel.set_xscale("log")
-        panel.set_yscale("log")
+        canvas, panel = _log_log()
         ends = [_updates(run) for run in runs]
         times = [time for low_high in ends for time in low_high if time > 0]
         _frame(panel, [run.config.learning_rate for run in runs], [*times, min(times) / 1.5])
@@ -90,6 +84,14 @@ def clock_figure(result: Stability, folder: Path, name: str) -> Figure | None:
             "Each bar is one collapsed run: its policy left the stable region in these updates, counted at "
             "full rate. Hollow: not used for the clock (S = 1, or above the highest rate it uses).",
         )
+
+
+def _log_log() -> tuple[Canvas, Axes]:
+    canvas = Canvas(figsize=SIZE, layout="constrained")
+    panel = canvas.subplots()
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    return canvas, panel
 
 
 def _frame(panel: Axes, xs: Sequence[float], ys: Sequence[float]) -> None:

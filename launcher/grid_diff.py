@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trainer.config import CellConfig
 from trainer.record import SweepFile, SweepPaths, read_config
-from trainer.schema import field_paths
+from trainer.schema import field_paths, flatten
 
 if TYPE_CHECKING:
     from sweeps.grid import Grid, GridCell
@@ -52,8 +52,8 @@ def run_changes(paths: SweepPaths, kept: Sequence[GridCell]) -> tuple[list[str],
     resources: dict[str, int] = {}
     for cell in kept:
         run = paths.run(cell.run_id)
-        present = _flat(read_config(run).model_dump(mode="json"))
-        wanted = _flat(cell.config.run().model_dump(mode="json"))
+        present = flatten(read_config(run).model_dump(mode="json"))
+        wanted = flatten(cell.config.run().model_dump(mode="json"))
         different = [name for name in wanted if not same(present.get(name), wanted[name])]
         scientific = [name for name in different if not _is_free(name)]
         for name in set(different) - set(scientific):
@@ -83,13 +83,6 @@ def same(left: object, right: object) -> bool:
 
 def _is_free(field: str) -> bool:
     return field.startswith(FREE) and not field.startswith(FROZEN)
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in data.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _text(value: object) -> str:

@@ -16,7 +16,15 @@ from launcher.ledger import Ledger
 from launcher.state import RunStatus, job_state
 from sweeps.identity import scientific_fields
 from trainer.files import read_json, read_lines
-from trainer.record import Cell, JobState, RunPaths, UpdateMetrics, read_config, read_metrics
+from trainer.record import (
+    CHECKPOINT_MARKER,
+    Cell,
+    JobState,
+    RunPaths,
+    UpdateMetrics,
+    read_config,
+    read_metrics,
+)
 
 PREFIX = "grposweep."
 """Opens every tag of ours."""
@@ -132,7 +140,7 @@ def _milliseconds(seconds: Any) -> int:
 
 def _checkpoint_step(folder: Path) -> int:
     try:
-        marker = read_json(folder / "complete.json")
+        marker = read_json(folder / CHECKPOINT_MARKER)
     except (ValueError, OSError):  # torn, or removed while we look: as good as not there
         return 0
     step = (marker or {}).get("step")

@@ -20,8 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainer.files import fsync_path, read_json, sha256, write_json
-
-MARKER = "complete.json"
+from trainer.record import CHECKPOINT_MARKER as MARKER
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ from trainer.journal import Journals, cut_journals
 from trainer.learner import Learner
 from trainer.policy import build_policy, copy_weights, weights_of
 from trainer.record import RunPaths, UpdateMetrics
-from trainer.rollouts import RolloutBatch, generate_batches
-from trainer.sampling import sample
+from trainer.rollouts import RolloutBatch, draw_responses, draw_uniforms, generate_batches
 from trainer.seeding import generator
 from trainer.tasks import make_task
 from trainer.warm_start import initial_weights, load_weights
@@ -65,14 +64,14 @@ class Lockstep:
     def done(self) -> bool:
         return self.fault is not None or self.step >= self.target
 
-    def advance(self, journals: Journals) -> UpdateMetrics | None:
-        """One learner update; None when numbers stopped being finite, which ends the run (`fault`)."""
+    def advance(self, journals: Journals) -> None:
+        """One learner update; sets `fault`, which ends the run, when numbers stop being finite."""
         started = time.perf_counter()
         try:
             batch = self._next_batch(journals)
         except FloatingPointError as error:
             self.fault = f"update {self.step}: {error}"
-            return None
+            return
         generated = time.perf_counter()
         update = self.learner.update(batch, self.step)
         measured = time.perf_counter()
@@ -104,7 +103,6 @@ class Lockstep:
         self.step += 1
         if not update.finite:
             self.fault = f"update {self.step - 1}: loss or gradient is not finite"
-        return metrics
 
     def _next_batch(self, journals: Journals) -> RolloutBatch:
         phase = self.step % self.config.sync_interval
@@ -114,11 +112,10 @@ class Lockstep:
         if not self.queue:
             chunk = max(1, self.config.resources.generation_chunk // self.config.batch_size)
             version = self.step - phase
-            first = version + phase // chunk * chunk
-            last = min(first + chunk, version + self.config.sync_interval)
-            steps = range(first, last)
-            made = generate_batches(self.behaviour, self.task, self.config, steps, version)
-            self.queue.extend(made[self.step - first :])
+            # the queue is part of a checkpoint, so it only runs dry where a chunk ends
+            last = min(self.step + chunk, version + self.config.sync_interval)
+            steps = range(self.step, last)
+            self.queue.extend(generate_batches(self.behaviour, self.task, self.config, steps, version))
         return self.queue.popleft()
 
     def _truncated_share(self, batch: RolloutBatch) -> float:
@@ -130,18 +127,9 @@ class Lockstep:
         if not self.budget.sample_prompts or self.step % every:
             return
         prompts = self.task.prompts(self.budget.sample_prompts, generator(0, "sample prompts", 0))
-        shape = (len(prompts), self.config.task.max_response_tokens)
-        uniforms = torch.rand(
-            shape, dtype=torch.float64, generator=generator(self.config.seed, "sample completions", self.step)
-        )
-        drawn = sample(
-            self.behaviour,
-            prompts,
-            uniforms,
-            temperature=self.config.sampling.temperature,
-            eos_id=self.task.eos_id,
-            pad_id=self.task.pad_id,
-        )
+        stream = generator(self.config.seed, "sample completions", self.step)
+        uniforms = draw_uniforms(self.task, len(prompts), stream)
+        drawn = draw_responses(self.behaviour, self.task, prompts, uniforms, self.config.sampling.temperature)
         rewards = self.task.verify(prompts, drawn.tokens).tolist()
         for prompt, response, reward in zip(prompts, drawn.tokens, rewards, strict=True):
             line = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,9 +43,10 @@ def build_policy(config: ModelConfig, task: CopyTask, seed: int) -> Module:
     return model.eval()
 
 
-def cache_keyword(model: Module) -> str:
+@cache
+def cache_keyword(architecture: type[Module]) -> str:
     """What this transformers release calls the key-value cache argument (renamed in 5.24)."""
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return "cache" if "cache" in inspect.signature(architecture.forward).parameters else "past_key_values"
 
 
 def response_log_probabilities(

@@ -64,6 +64,10 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
+CHECKPOINT_MARKER = "complete.json"
+"""Written last into a checkpoint's folder: `step`, updates done, and the checksum of every file."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunPaths:
     """Every path of one run; `folder` is outputs/<sweep>/runs/<run id>."""

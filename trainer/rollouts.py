@@ -53,19 +53,25 @@ def generate_batches(
     """
     prompts = torch.cat([batch_prompts(task, config, step) for step in steps])
     uniforms = torch.cat([batch_uniforms(task, config, step) for step in steps])
-    drawn = sample(
-        policy,
-        prompts,
-        uniforms,
-        temperature=config.sampling.temperature,
-        eos_id=task.eos_id,
-        pad_id=task.pad_id,
-    )
+    drawn = draw_responses(policy, task, prompts, uniforms, config.sampling.temperature)
     size = config.batch_size
     return [
         _batch(task, config, step, policy_version, prompts[rows], drawn, rows)
         for step, rows in ((step, slice(i * size, (i + 1) * size)) for i, step in enumerate(steps))
     ]
+
+
+def draw_responses(
+    policy: Module, task: CopyTask, prompts: Tensor, uniforms: Tensor, temperature: float
+) -> Responses:
+    """One response of the policy to each of the task's prompts; see `trainer.sampling.sample`."""
+    return sample(policy, prompts, uniforms, temperature=temperature, eos_id=task.eos_id, pad_id=task.pad_id)
+
+
+def draw_uniforms(task: CopyTask, count: int, stream: torch.Generator) -> Tensor:
+    """Random numbers for `count` responses, float64 [count, max_response_tokens]."""
+    shape = (count, task.config.max_response_tokens)
+    return torch.rand(shape, dtype=torch.float64, generator=stream)
 
 
 def batch_prompts(task: CopyTask, config: RunConfig, step: int) -> Tensor:
@@ -76,8 +82,7 @@ def batch_prompts(task: CopyTask, config: RunConfig, step: int) -> Tensor:
 
 def batch_uniforms(task: CopyTask, config: RunConfig, step: int) -> Tensor:
     """Update `step`'s random numbers for sampling, float64 [B, l]."""
-    shape = (config.batch_size, task.config.max_response_tokens)
-    return torch.rand(shape, dtype=torch.float64, generator=generator(config.seed, "sampling", step))
+    return draw_uniforms(task, config.batch_size, generator(config.seed, "sampling", step))
 
 
 def _batch(

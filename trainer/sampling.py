@@ -52,7 +52,7 @@ def _sample(
     mask = torch.zeros(count, longest, dtype=torch.bool)
     log_probabilities = torch.zeros(count, longest)
     alive = torch.ones(count, dtype=torch.bool)
-    cache, keyword, inputs = DynamicCache(config=model.config), cache_keyword(model), prompts
+    cache, keyword, inputs = DynamicCache(config=model.config), cache_keyword(type(model)), prompts
     for position in range(longest):
         output = model(input_ids=inputs, use_cache=True, logits_to_keep=1, **{keyword: cache})
         step = torch.log_softmax(output.logits[:, -1].float() / temperature, dim=-1)

@@ -19,7 +19,7 @@ from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.files import locked, sha256, write_json
 from trainer.policy import build_policy, weights_of
-from trainer.sampling import sample
+from trainer.rollouts import draw_responses, draw_uniforms
 from trainer.seeding import generator
 from trainer.tasks import CopyTask
 
@@ -110,14 +110,6 @@ def _train(
 def _sampled_reward(policy: Module, config: RunConfig, task: CopyTask, step: int) -> float:
     seed = config.warm_start.seed
     prompts = task.prompts(256, generator(seed, "warm start check prompts", step))
-    shape = (len(prompts), task.config.max_response_tokens)
-    uniforms = torch.rand(shape, dtype=torch.float64, generator=generator(seed, "warm start check", step))
-    drawn = sample(
-        policy,
-        prompts,
-        uniforms,
-        temperature=config.sampling.temperature,
-        eos_id=task.eos_id,
-        pad_id=task.pad_id,
-    )
+    uniforms = draw_uniforms(task, len(prompts), generator(seed, "warm start check", step))
+    drawn = draw_responses(policy, task, prompts, uniforms, config.sampling.temperature)
     return task.verify(prompts, drawn.tokens).mean().item()
