@@ -152,6 +152,11 @@ def write_metrics(path: Path, run: RunConfig, rewards: np.ndarray, noise: float)
             displacement=total,
             response_length=9.0,
             truncated_share=0.0,
+            rollouts_generated=run.batch_size * (step + 1),
+            rollouts_trained=run.batch_size * (step + 1),
+            rollouts_held=0,
+            age_mean=float(lag),
+            distinct_share=1.0,
         )
         lines.append(json.dumps(asdict(metrics)))
     write_atomic(path, "\n".join(lines) + "\n", durable=False)

@@ -44,7 +44,42 @@ def config_with(values, schema=RunConfig):
     return parse(schema, data)
 
 
-VARIED = sorted(set(FROZEN_DEFAULTS) - FIXED)
+BUFFER = {"buffer_size": 512}
+FREE = {"schedule": "free", "generation_cost_ratio": 5.0}
+CONDITIONAL = {
+    "buffer_size": ({}, 512),
+    "replay_ratio": (BUFFER, 4.0),
+    "trainers": ({}, 2),
+    "inference_workers": (FREE, 2),
+    "generation_cost_ratio": ({"schedule": "free", "generation_cost_ratio": 2.0}, 5.0),
+    "store.order": ({}, "lifo"),
+    "store.capacity": ({}, 256),
+    "store.delay": ({}, 1),
+    "store.max_lag": ({}, 64),
+    "store.positive_share": (BUFFER, 0.25),
+    "store.backfill": (BUFFER | {"store.positive_share": 0.25}, True),
+    "store.selection": (BUFFER, "recency"),
+    "store.within_batch_replacement": (BUFFER, False),
+    "store.recency_half_life": (BUFFER, 4.0),
+    "store.selection_floor": (BUFFER, 0.2),
+    "clock.reference_tokens": (FREE, 8),
+    "clock.verifier_share": (FREE, 0.5),
+    "clock.verifier_variation": (FREE, 1.0),
+    "clock.sync_cost": (FREE, 0.5),
+    "clock.in_flight_updates": (FREE, True),
+    "advantage.normalize": ({}, "none"),
+    "loss.kind": ({}, "asymre"),
+    "loss.ratio_level": ({}, "sequence"),
+    "loss.aggregation": ({}, "token_mean"),
+    "loss.dual_clip": ({}, 3.0),
+    "loss.weight_cap": ({"loss.kind": "truncated"}, 4.0),
+    "loss.asymre_shift": ({"loss.kind": "asymre"}, 0.0),
+    "loss.kl_weight": ({}, 0.01),
+    "optimizer.clip_norm": ({}, 1.0),
+    "optimizer.alignment_limit": ({}, 0.5),
+}
+"""Fields that want other fields beside them: those, and a legal value besides the default."""
+VARIED = sorted(set(FROZEN_DEFAULTS) - FIXED - set(CONDITIONAL))
 
 
 def test_golden_ids():
@@ -84,6 +119,17 @@ def test_every_scientific_field_changes_the_id():
     assert len({run_id(RunConfig()), *ids.values()}) == len(VARIED) + 1
 
 
+@pytest.mark.parametrize("field", sorted(CONDITIONAL))
+def test_every_conditional_field_changes_the_id(field):
+    context, value = CONDITIONAL[field]
+    assert run_id(config_with(context | {field: value})) != run_id(config_with(context))
+
+
+def test_the_schedule_changes_the_id():
+    strict = config_with({"trainers": 2})
+    assert run_id(strict) != run_id(config_with(FREE | {"trainers": 2}))
+
+
 def test_a_value_does_not_move_from_one_field_to_another():
     assert run_id(config_with({"loss.clip_low": 0.3})) != run_id(config_with({"loss.clip_high": 0.3}))
 
@@ -94,15 +140,16 @@ def test_a_value_does_not_move_from_one_field_to_another():
     drop=st.floats(0.3, 0.9),
     threads=st.integers(1, 64),
     chunk=st.integers(1, 4096),
+    micro=st.none() | st.integers(1, 64),
 )
-def test_budget_and_resources_are_no_part_of_the_id(horizon, cadence, drop, threads, chunk):
+def test_budget_and_resources_are_no_part_of_the_id(horizon, cadence, drop, threads, chunk, micro):
     data = {
         "budget": {
             "horizon": {"updates": horizon},
             "checkpoint_every": cadence,
             "collapse": {"drop": drop},
         },
-        "resources": {"threads": threads, "generation_chunk": chunk},
+        "resources": {"threads": threads, "generation_chunk": chunk, "micro_batch": micro},
     }
     assert run_id(parse(CellConfig, data).run()) == run_id(RunConfig())
     assert set(data["resources"]) == set(ResourceConfig.model_fields)

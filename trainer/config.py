@@ -23,6 +23,11 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
+def positive_places(size: int, share: float) -> int:
+    """⌊δN + ½⌋ places of N that are kept for correct rollouts (math.md A5)."""
+    return math.floor(share * size + 0.5)
+
+
 class TaskConfig(Section):
     """Prompts and their verifier."""
 
@@ -107,13 +112,20 @@ class OptimizerConfig(Section):
     """Decoupled weight decay."""
     ramp_updates: Annotated[int, Field(ge=0)] = 20
     """Linear ramp: update t runs at η·min(1, (t+1)/ramp_updates); the rate is constant afterwards."""
+    clip_norm: Positive | None = None
+    """Gradients longer than this are scaled down to it; null: off. It suppresses collapse in small runs."""
+    alignment_limit: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """GAC: where the cosine with the previous gradient exceeds this, the gradient's component along the
+    previous one is reduced until it equals this; null: off. The recorded cosine is that of raw gradients."""
     master_dtype: Literal["float32"] = "float32"
     """Type of the weights that the optimizer updates. bf16 is refused: it swallows small updates."""
 
 
 class AdvantageConfig(Section):
-    """Group-normalised advantages, computed once, when a rollout is generated (math.md A4)."""
+    """Advantages within a prompt's group, computed once, when a rollout is generated (math.md A4)."""
 
+    normalize: Literal["std", "none"] = "std"
+    """`std`: (r − group mean) / (group std + ε); `none`: r − group mean. AsymRE always takes the latter."""
     ddof: Annotated[int, Field(ge=0, le=1)] = 0
     """0: population standard deviation; 1: sample standard deviation."""
     epsilon: Annotated[float, Field(ge=0)] = 1e-6
@@ -121,14 +133,51 @@ class AdvantageConfig(Section):
 
 
 class LossConfig(Section):
-    """Clipped policy-gradient loss with token-level ratios to the stored behaviour log-probabilities."""
+    """Policy-gradient losses against the behaviour log-probabilities stored with each rollout."""
 
+    kind: Literal["grpo", "truncated", "asymre"] = "grpo"
+    """`grpo`: clipped ratio; `truncated`: policy gradient with the ratio, cut at `weight_cap`, as a constant
+    weight; `asymre`: no ratio, advantages against the group mean shifted by `asymre_shift` (math.md A4)."""
+    ratio_level: Literal["token", "sequence"] = "token"
+    """One ratio per token, or one per response: the product of its tokens' ratios."""
+    aggregation: Literal["sequence_mean", "token_mean", "constant_length"] = "sequence_mean"
+    """Mean over each response's tokens, then over responses; mean over all tokens; or sum over tokens divided
+    by responses times max_response_tokens."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Ratio clip below 1 (ε_low)."""
+    """Ratio clip below 1 (ε_low); 1 switches it off."""
     clip_high: Positive = 0.2
     """Ratio clip above 1 (ε_high)."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """For negative advantages the objective is no less than this times the advantage; null: off."""
+    weight_cap: Positive = 2.0
+    """Largest importance weight of `truncated`."""
+    asymre_shift: Annotated[float, Field(ge=-10, le=10)] = -0.1
+    """δV of `asymre`, added to the group mean before it is subtracted."""
+    kl_weight: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of KL(policy || initial policy), estimated per token as exp(q) − 1 − q with q = log reference −
+    log policy; 0: off, and no reference is held."""
     log_ratio_clamp: Annotated[float, Field(gt=0, le=60)] = 20.0
     """Log-ratios are clamped to ± this before exp, so that loss and gradient stay finite."""
+
+    @model_validator(mode="after")
+    def _settings_of_its_kind(self) -> LossConfig:
+        fields = type(self).model_fields
+        for name, kinds in (
+            ("dual_clip", ("grpo",)),
+            ("weight_cap", ("truncated",)),
+            ("asymre_shift", ("asymre",)),
+        ):
+            value = getattr(self, name)
+            if self.kind not in kinds and value != fields[name].default:
+                raise ValueError(
+                    f"{name}={value} has no effect when kind={self.kind}: leave it out, or set "
+                    f"kind={kinds[0]}"
+                )
+        if self.kind == "asymre" and self.ratio_level != "token":
+            raise ValueError(
+                "ratio_level=sequence has no effect when kind=asymre, which has no ratio: leave it out"
+            )
+        return self
 
 
 class SamplingConfig(Section):
@@ -138,6 +187,50 @@ class SamplingConfig(Section):
     """Softmax temperature, applied to behaviour and learner log-probabilities alike."""
 
 
+class StoreConfig(Section):
+    """What lies between generation and training: a queue (buffer_size=0) or a replay buffer (math.md A5)."""
+
+    order: Literal["fifo", "lifo"] = "fifo"
+    """Queue: which rollouts are taken first, the oldest or the newest."""
+    capacity: Count | None = None
+    """Queue: most rollouts held, all shards together; workers wait when it is full. Null: (delay + 2)·B."""
+    delay: Annotated[int, Field(ge=0)] = 0
+    """Queue: batches that have to wait behind the one that is taken: staleness without replay."""
+    max_lag: Annotated[int, Field(ge=0)] | None = None
+    """Rollouts whose policy is more than this many updates old are dropped; null: none are."""
+    positive_share: Fraction = 0.0
+    """Buffer: δ, the share of it that is kept for the newest correct rollouts among those past the rest."""
+    backfill: bool = False
+    """Buffer: where there are too few correct rollouts, the newest incorrect ones take their places."""
+    selection: Literal["uniform", "recency", "reward", "least_used", "gradient_norm"] = "uniform"
+    """Buffer: how a batch is drawn. Weights are 2^(−age/half-life), the scaled reward, or the gradient norm
+    at the last use; `least_used` takes the least used, ties at random."""
+    within_batch_replacement: bool = True
+    """Buffer: whether a batch may hold a rollout more than once (always no for `least_used`)."""
+    recency_half_life: Positive = 8.0
+    """`recency`: learner updates in which a rollout's weight halves."""
+    selection_floor: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """`reward` and `gradient_norm`: least weight, as a share of the greatest."""
+
+
+class ClockConfig(Section):
+    """The virtual clock of schedule=free. Its unit is one learner update's work on one trainer.
+
+    A worker needs μ/B for a rollout, a learner update takes 1/T (architecture: the lockstep engine).
+    """
+
+    reference_tokens: Count | None = None
+    """Response length at which a rollout costs μ/B; others in proportion. Null: max_response_tokens."""
+    verifier_share: Fraction = 0.0
+    """Share of μ that is waiting for the verifier, at its mean; the worker waits with its group."""
+    verifier_variation: Annotated[float, Field(ge=0, le=20)] = 0.0
+    """Coefficient of variation of that waiting time, which is log-normal; 0: always its mean."""
+    sync_cost: Annotated[float, Field(ge=0)] = 0.0
+    """Time for which workers and trainers stop at every weight sync."""
+    in_flight_updates: bool = False
+    """Whether a sync reaches rollouts in progress: their later tokens come from the newer weights."""
+
+
 class ResourceConfig(Section):
     """How a run is computed; outside the run id. A change can alter rounding, not the experiment."""
 
@@ -145,6 +238,8 @@ class ResourceConfig(Section):
     """CPU threads of the job."""
     generation_chunk: Count = 1024
     """Most rollouts sampled in one forward pass; a chunk holds whole batches of one policy version."""
+    micro_batch: Count | None = None
+    """Rollouts per forward and backward pass; null: the whole batch at once."""
 
 
 class RunConfig(Section):
@@ -162,8 +257,19 @@ class RunConfig(Section):
     """G: rollouts per prompt."""
     engine: Literal["lockstep"] = "lockstep"
     """`lockstep`: one deterministic process with a virtual clock."""
-    schedule: Literal["strict"] = "strict"
-    """`strict`: each rollout is used once, at lag t mod S exactly."""
+    schedule: Literal["strict", "free"] = "strict"
+    """`strict`: update t trains after R = B/y new rollouts of the weights of update S·⌊t/S⌋; without a buffer
+    each is used once, at lag t mod S exactly. `free`: workers and trainers run on a virtual clock."""
+    buffer_size: Annotated[int, Field(ge=0)] = 0
+    """N: rollouts held in the replay buffer, all shards together; 0: a queue, each rollout used once."""
+    replay_ratio: Annotated[float, Field(ge=1)] | None = None
+    """y = B/R: mean uses of a rollout; only with schedule=strict and a buffer, null means 1."""
+    inference_workers: Count = 1
+    """W: workers that generate; only with schedule=free."""
+    trainers: Count = 1
+    """T: trainer ranks; the store has a shard for each."""
+    generation_cost_ratio: Positive | None = None
+    """μ: cost of generating a rollout over that of training on it once; schedule=free needs it."""
     task: TaskConfig = TaskConfig()
     model: ModelConfig = ModelConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
@@ -171,23 +277,129 @@ class RunConfig(Section):
     advantage: AdvantageConfig = AdvantageConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    store: StoreConfig = StoreConfig()
+    clock: ClockConfig = ClockConfig()
     resources: ResourceConfig = ResourceConfig()
 
     @model_validator(mode="after")
     def _groups_fill_the_batch(self) -> RunConfig:
-        if self.batch_size % self.group_size:
+        if self.schedule == "strict" and not self.buffer_size and self.batch_size % self.group_size:
             low = self.batch_size // self.group_size * self.group_size
             fitting = [str(size) for size in (low, low + self.group_size) if size]
             raise ValueError(
                 f"batch_size={self.batch_size} is not divisible by group_size={self.group_size}, as whole "
-                f"groups are needed when schedule=strict: use {' or '.join(fitting)}"
+                f"groups are needed when schedule=strict and buffer_size=0: use {' or '.join(fitting)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shares_are_whole(self) -> RunConfig:
+        for name in ("batch_size", "buffer_size"):
+            value = getattr(self, name)
+            if value % self.trainers:
+                low = value // self.trainers * self.trainers
+                fitting = [str(size) for size in (low, low + self.trainers) if size]
+                raise ValueError(
+                    f"{name}={value} is not divisible by trainers={self.trainers}, and each trainer has an "
+                    f"equal share: use {' or '.join(fitting)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_has_its_settings(self) -> RunConfig:
+        if self.schedule == "free":
+            if self.generation_cost_ratio is None:
+                raise ValueError(
+                    "schedule=free needs generation_cost_ratio, the cost of generating a rollout over that "
+                    "of training on it once: set it to a measured or assumed value, 5 say"
+                )
+            if self.replay_ratio is not None:
+                raise ValueError(
+                    f"replay_ratio={self.replay_ratio} cannot be set when schedule=free, where it follows as "
+                    "generation_cost_ratio·trainers/inference_workers: leave it out, or set schedule=strict"
+                )
+            return self
+        free = {
+            "generation_cost_ratio": (self.generation_cost_ratio, None),
+            "inference_workers": (self.inference_workers, 1),
+            **{
+                f"clock.{name}": (getattr(self.clock, name), field.default)
+                for name, field in ClockConfig.model_fields.items()
+            },
+        }
+        for name, (value, default) in free.items():
+            if value != default:
+                raise ValueError(
+                    f"{name}={value} has no effect when schedule=strict, which has no clock: leave it out, "
+                    "or set schedule=free (reports on strict runs show savings for every cost ratio)"
+                )
+        if self.replay_ratio is not None and not self.buffer_size:
+            raise ValueError(
+                f"replay_ratio={self.replay_ratio} needs a replay buffer: set buffer_size, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _store_can_serve(self) -> RunConfig:
+        store, size, batch = self.store, self.buffer_size, self.batch_size
+        other = (
+            ("order", "capacity", "delay")
+            if size
+            else (
+                "positive_share",
+                "backfill",
+                "selection",
+                "within_batch_replacement",
+                "recency_half_life",
+                "selection_floor",
+            )
+        )
+        for name in other:
+            value = getattr(store, name)
+            if value != StoreConfig.model_fields[name].default:
+                what = "a replay buffer (buffer_size above 0)" if size else "a queue (buffer_size=0)"
+                raise ValueError(f"store.{name}={value} has no effect on {what}: leave it out")
+        if store.backfill and not store.positive_share:
+            raise ValueError("store.backfill=true has no effect without store.positive_share: leave it out")
+        least = (store.delay + 1) * batch + self.group_size
+        if store.capacity is not None and store.capacity < least:
+            raise ValueError(
+                f"store.capacity={store.capacity} cannot hold (delay + 1) batches and a group that arrives: "
+                f"use {least} or more"
+            )
+        if store.max_lag is not None and store.max_lag < self.sync_interval - 1:
+            raise ValueError(
+                f"store.max_lag={store.max_lag} drops every rollout made late in a cycle of "
+                f"sync_interval={self.sync_interval}, so that training would wait for ever: use "
+                f"{self.sync_interval - 1} or more, or a smaller sync_interval"
+            )
+        distinct = not store.within_batch_replacement or store.selection == "least_used"
+        sure = self.sure_size
+        if size and sure < self.trainers:
+            raise ValueError(
+                f"store.positive_share={store.positive_share} leaves no room for new rollouts in a shard of "
+                f"{size // self.trainers}: use a smaller share or a larger buffer_size"
+            )
+        if size and distinct and sure < batch:
+            raise ValueError(
+                f"a batch of batch_size={batch} different rollouts cannot be drawn from a buffer that is "
+                f"only sure to hold {sure} (buffer_size={size}, "
+                f"store.positive_share={store.positive_share}): "
+                "raise buffer_size, or set store.within_batch_replacement=true and another selection"
             )
         return self
 
     @property
+    def sure_size(self) -> int:
+        """Rollouts that a full buffer holds whatever their rewards: N less the places for correct ones."""
+        shard = self.buffer_size // self.trainers
+        kept = 0 if self.store.backfill else positive_places(shard, self.store.positive_share)
+        return (shard - kept) * self.trainers
+
+    @property
     def prompts_per_batch(self) -> int:
-        """P = B/G."""
-        return self.batch_size // self.group_size
+        """P = ⌈B/G⌉."""
+        return -(-self.batch_size // self.group_size)
 
 
 class HorizonRule(Section):
@@ -221,6 +433,17 @@ class HorizonRule(Section):
         return min(max(wanted, self.at_least), self.at_most)
 
 
+class EvaluationConfig(Section):
+    """Sampled accuracy on held-out prompts of the run's own task, apart from training."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """Learner updates between evaluations, the first one before update 0; 0: none."""
+    prompts: Count = 512
+    """Fixed prompts, one response each."""
+    temperature: Positive = 1.0
+    """Softmax temperature of the responses."""
+
+
 class BudgetConfig(Section):
     """How long runs go on and what they write on the way; outside the run id, may only grow."""
 
@@ -235,6 +458,9 @@ class BudgetConfig(Section):
     """Fixed prompts whose completions are written to samples.jsonl."""
     sample_every: Count = 64
     """Learner updates between written samples, rounded up to a sync."""
+    usage_window: Count = 256
+    """Learner updates whose rollouts and uses go into one file of rollouts/."""
+    evaluation: EvaluationConfig = EvaluationConfig()
     collapse: CollapseRuleConfig = CollapseRuleConfig()
 
     def resolve(self, run: RunConfig) -> Budget:
@@ -247,6 +473,8 @@ class BudgetConfig(Section):
             keep_checkpoints=self.keep_checkpoints,
             sample_prompts=self.sample_prompts,
             sample_every=self.sample_every,
+            usage_window=self.usage_window,
+            evaluation=self.evaluation,
             collapse=self.collapse,
         )
 
@@ -262,6 +490,8 @@ class Budget(Section):
     keep_checkpoints: Count
     sample_prompts: Annotated[int, Field(ge=0)]
     sample_every: Count
+    usage_window: Count = 256
+    evaluation: EvaluationConfig = EvaluationConfig()
     collapse: CollapseRuleConfig
 
     def grown_to(self, other: Budget) -> Budget:

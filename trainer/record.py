@@ -113,6 +113,16 @@ class RunPaths:
         return self.folder / "samples.jsonl"
 
     @property
+    def evaluations(self) -> Path:
+        """One line per evaluation: step (= policy version), set, metric, value, n, temperature."""
+        return self.folder / "evaluations.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """`part-*.parquet`: one row per rollout generated, used, or gone from the store."""
+        return self.folder / "rollouts"
+
+    @property
     def summary(self) -> Path:
         return self.folder / "summary.json"
 
@@ -239,13 +249,14 @@ class UpdateMetrics:
     step: int
     """Learner update, from 0."""
     policy_version: int
-    """Learner updates done by the policy that generated this update's rollouts."""
+    """Learner updates done by the behaviour policy at this update: S·⌊step/S⌋."""
     learning_rate: float
     """Rate of this update, ramp included."""
     cumulative_rate: float
     """Λ after this update: the sum of all rates so far."""
     reward: float
-    """Mean reward of all rollouts generated for this update; what the collapse rule reads."""
+    """Mean reward of all rollouts that entered the store since the last update, before any selection; what
+    the collapse rule reads; null where none did."""
     reward_standard_error: float
     """Standard deviation of the prompt groups' mean rewards over the root of the number of prompts."""
     reward_trained: float
@@ -275,6 +286,23 @@ class UpdateMetrics:
     """Mean response tokens of the generated rollouts, end mark included."""
     truncated_share: float
     """Share of generated rollouts that hit max_response_tokens without an end mark."""
+    rollouts_generated: int
+    """Rollouts that entered the store so far (K_inf), those never used included."""
+    rollouts_trained: int
+    """Uses so far (K_train), repeats counted."""
+    rollouts_held: int
+    """Rollouts in the store when this update's batch had been taken."""
+    age_mean: float
+    """Mean of step − step at which the rollout entered the store, over the trained batch."""
+    distinct_share: float
+    """Different rollouts in the trained batch, as a share of it."""
+    reference_kl: float | None = None
+    """KL(learner || initial policy) per response token, in nats; null where the loss has no such term."""
+    virtual_time: float | None = None
+    """Clock of schedule=free when this update ended, in learner updates' work on one trainer."""
+    worker_idle_share: float | None = None
+    trainer_idle_share: float | None = None
+    """Shares of all workers' and trainers' time so far spent waiting; null in strict runs."""
 
 
 class Cell(Record):
