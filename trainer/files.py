@@ -16,15 +16,15 @@ from typing import Any
 import yaml
 
 
-def write_atomic(path: Path, text: str, *, durable: bool = True) -> None:
+def write_atomic(path: Path, content: str | bytes, *, durable: bool = True) -> None:
     """Replace `path` as a whole: a reader sees the old content or the new, never a part.
 
     `durable=False` leaves it to the kernel when the content reaches the disk; for heartbeats.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         if durable:
             file.flush()
             os.fsync(file.fileno())

@@ -1,38 +1,45 @@
-"""The lockstep engine, strict schedule: one process, deterministic, resumable bit for bit.
+"""The lockstep engine: one process, deterministic, resumable bit for bit.
 
     every S updates: weights -> behaviour snapshot
-    a chunk of batches <- snapshot (as the queue runs dry) -> queue -> one batch per update -> learner
-    learner -> journals -> collapse rule -> stop?        every so often: checkpoint
+    prompts -> behaviour -> verifier -> advantages -> store      as trainer.schedule says
+    store -> batch -> learner -> journals -> collapse rule -> stop?
+    every so often: evaluation, checkpoint
 
-Update t trains on the rollouts of the snapshot taken at S·⌊t/S⌋, so its lag is t mod S exactly (math.md B1).
-Chunks are cut at fixed places within a cycle, whatever the horizon, so a run that is continued equals a
-longer one.
+Without a buffer and with schedule=strict, update t trains on the rollouts of the snapshot taken at
+S·⌊t/S⌋, so its lag is t mod S exactly (math.md B1). What is generated together is cut at fixed places within a
+cycle, whatever the horizon, so a run that is continued equals a longer one.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from trainer.checkpoint import Checkpoint, load_newest, pack_batches, save_checkpoint, unpack_batches
+from trainer.checkpoint import Checkpoint, load_newest, save_checkpoint
 from trainer.collapse import CollapseDetector
 from trainer.config import Budget, RunConfig
+from trainer.evaluation import completions, held_out_accuracy
 from trainer.files import finite
 from trainer.journal import Journals, cut_journals
 from trainer.learner import Learner
 from trainer.policy import build_policy, copy_weights, weights_of
 from trainer.record import RunPaths, UpdateMetrics
-from trainer.rollouts import RolloutBatch, draw_responses, draw_uniforms, generate_batches
-from trainer.seeding import generator
+from trainer.rollouts import PromptStream, RolloutBatch
+from trainer.schedule import make_schedule
+from trainer.supply import Supply
 from trainer.tasks import make_task
+from trainer.usage import Usage
 from trainer.warm_start import initial_weights, load_weights
 
-JOURNALS = ("metrics", "timings", "samples")
+JOURNALS = ("metrics", "timings", "samples", "evaluations")
+CHECKPOINT_FORMAT = 2
+"""Changes whenever older checkpoints cannot be continued."""
 
 
 class Lockstep:
@@ -47,7 +54,10 @@ class Lockstep:
         self.behaviour = build_policy(config.model, self.task, config.warm_start.seed)
         self.learner = Learner(self.policy, config)
         self.detector = CollapseDetector(budget.collapse, config.sync_interval)
-        self.queue: deque[RolloutBatch] = deque()
+        usage = Usage(paths.rollouts, budget.usage_window)
+        stream = PromptStream(self.task, config)
+        self.supply = Supply(self.behaviour, stream, usage, lambda group: self.schedule.ahead(group))
+        self.schedule = make_schedule(config, self.supply)
         self.step = 0
         self.cumulative_rate = 0.0
         self.fault: str | None = None
@@ -68,106 +78,143 @@ class Lockstep:
         """One learner update; sets `fault`, which ends the run, when numbers stop being finite."""
         started = time.perf_counter()
         try:
-            batch = self._next_batch(journals)
+            self._sync(journals)
+            self.supply.prepare(self.step)
+            self.schedule.fill(self.step)
         except FloatingPointError as error:
             self.fault = f"update {self.step}: {error}"
             return
+        batch, rollouts, drawn = self.supply.draw()
         generated = time.perf_counter()
         update = self.learner.update(batch, self.step)
-        measured = time.perf_counter()
-        rate = self.learner.rate(self.step)
-        self.cumulative_rate += rate
-        groups = batch.rewards.view(-1, self.config.group_size)
-        reward = batch.rewards.mean().item()
+        if (norms := getattr(update, "rollout_gradient_norms", None)) is not None:
+            self.supply.store.record_gradient_norms(rollouts, norms)
+        trained = time.perf_counter()
+        arrived = self._arrived()
+        try:
+            self.schedule.trained()
+        except FloatingPointError as error:
+            self.fault = f"update {self.step}: {error}"
+        worked = time.perf_counter()
+        self.cumulative_rate += self.learner.rate(self.step)
         values = asdict(update)
         seconds = values.pop("seconds")
+        values.pop("rollout_gradient_norms", None)
         metrics = UpdateMetrics(
             step=self.step,
-            policy_version=batch.policy_version,
-            learning_rate=rate,
+            policy_version=self.supply.version,
+            learning_rate=self.learner.rate(self.step),
             cumulative_rate=self.cumulative_rate,
-            reward=reward,
-            reward_standard_error=groups.mean(1).std(correction=0).item() / len(groups) ** 0.5,
-            reward_trained=reward,
-            informative_share=(groups != groups[:, :1]).any(1).float().mean().item(),
-            lag_mean=float(self.step - batch.policy_version),
-            lag_max=self.step - batch.policy_version,
-            response_length=batch.mask.sum(1).double().mean().item(),
-            truncated_share=self._truncated_share(batch),
+            **arrived,
+            **drawn,
             **values,
+            **self.schedule.measurements(),
         )
         self.detector.update(metrics.reward, metrics.reward_standard_error)
         journals.append("metrics", finite(asdict(metrics)))
-        seconds |= {"generate": generated - started, "record": time.perf_counter() - measured}
-        journals.append("timings", {"step": self.step} | {k: round(v, 6) for k, v in seconds.items()})
+        self.supply.usage.close_update(self.step)
         self.step += 1
         if not update.finite:
             self.fault = f"update {self.step - 1}: loss or gradient is not finite"
+        seconds["generate"] = (generated - started) + (worked - trained)
+        seconds["record"] = time.perf_counter() - worked
+        if self._evaluate(journals):
+            seconds["evaluate"] = time.perf_counter() - worked - seconds["record"]
+        journals.append("timings", {"step": self.step - 1} | {k: round(v, 6) for k, v in seconds.items()})
 
-    def _next_batch(self, journals: Journals) -> RolloutBatch:
-        phase = self.step % self.config.sync_interval
-        if phase == 0:
+    def _sync(self, journals: Journals) -> None:
+        """Give the behaviour policy the learner's weights where a cycle begins."""
+        if self.step == 0:
+            self._evaluate(journals)
+        if self.step % self.config.sync_interval == 0:
             copy_weights(self.policy, self.behaviour)
+            self.supply.sync(self.step)
             self._write_samples(journals)
-        if not self.queue:
-            chunk = max(1, self.config.resources.generation_chunk // self.config.batch_size)
-            version = self.step - phase
-            # the queue is part of a checkpoint, so it only runs dry where a chunk ends
-            last = min(self.step + chunk, version + self.config.sync_interval)
-            steps = range(self.step, last)
-            self.queue.extend(generate_batches(self.behaviour, self.task, self.config, steps, version))
-        return self.queue.popleft()
+            if self.step:
+                self.schedule.synced()
+
+    def _arrived(self) -> dict[str, Any]:
+        """Measurements of the rollouts that entered the store since the last update, by metric name."""
+        batch = self.supply.arrived()
+        self.supply.clear()
+        if batch is None:
+            names = ("reward", "reward_standard_error", "response_length", "truncated_share")
+            return dict.fromkeys(names, math.nan)
+        groups = batch.rewards.view(-1, self.config.group_size)
+        return {
+            "reward": batch.rewards.mean().item(),
+            "reward_standard_error": groups.mean(1).std(correction=0).item() / len(groups) ** 0.5,
+            "response_length": batch.mask.sum(1).double().mean().item(),
+            "truncated_share": self._truncated_share(batch),
+        }
 
     def _truncated_share(self, batch: RolloutBatch) -> float:
         ended = ((batch.responses == self.task.eos_id) & batch.mask).any(dim=1)
         return (~ended).double().mean().item()
 
+    def _evaluate(self, journals: Journals) -> bool:
+        settings = self.budget.evaluation
+        if not settings.every or self.step % settings.every:
+            return False
+        try:
+            accuracy: float | None = held_out_accuracy(
+                self.policy, self.task, self.config, settings, self.step
+            )
+        except FloatingPointError:
+            accuracy = None  # the next update will end the run
+        line = {"step": self.step, "policy_version": self.step, "set": "held_out", "metric": "accuracy"}
+        line |= {"value": accuracy, "n": settings.prompts, "temperature": settings.temperature}
+        journals.append("evaluations", line)
+        return True
+
     def _write_samples(self, journals: Journals) -> None:
         every = -(-self.budget.sample_every // self.config.sync_interval) * self.config.sync_interval
-        if not self.budget.sample_prompts or self.step % every:
-            return
-        prompts = self.task.prompts(self.budget.sample_prompts, generator(0, "sample prompts", 0))
-        stream = generator(self.config.seed, "sample completions", self.step)
-        uniforms = draw_uniforms(self.task, len(prompts), stream)
-        drawn = draw_responses(self.behaviour, self.task, prompts, uniforms, self.config.sampling.temperature)
-        rewards = self.task.verify(prompts, drawn.tokens).tolist()
-        for prompt, response, reward in zip(prompts, drawn.tokens, rewards, strict=True):
-            line = {
-                "prompt": self.task.render(prompt),
-                "response": self.task.render(response),
-                "reward": reward,
-            }
-            journals.append("samples", {"policy_version": self.step} | line)
+        if self.budget.sample_prompts and self.step % every == 0:
+            count = self.budget.sample_prompts
+            for line in completions(self.behaviour, self.task, self.config, count, self.step):
+                journals.append("samples", line)
 
     def save(self, journals: Journals, *, keep: int) -> None:
         """Write a checkpoint of everything that decides how the run goes on."""
         previous = self.learner.previous_gradient
+        supply, tensors = self.supply.save()
+        if self.done and self.step:
+            self.supply.usage.write(self.step - 1)
         meta: dict[str, Any] = {
+            "format": CHECKPOINT_FORMAT,
             "cumulative_rate": self.cumulative_rate,
             "warm_start": self.warm_start,
             "detector": self.detector.state_dict(),
             "journals": journals.sync(),
             "fault": self.fault,
-            "queue": [{"step": b.step, "policy_version": b.policy_version} for b in self.queue],
+            "supply": supply,
+            "schedule": self.schedule.state_dict(),
         }
-        groups = {
+        groups: dict[str, dict[str, Tensor]] = {
             "weights": weights_of(self.policy),
             "behaviour": weights_of(self.behaviour),
             "optimizer": self.learner.optimizer_tensors(),
             "previous_gradient": {} if previous is None else {"gradient": previous},
-            "queue": pack_batches([batch.tensors() for batch in self.queue]),
+            **tensors,
         }
         save_checkpoint(self.paths.checkpoints, Checkpoint(self.step, groups, meta), keep)
 
     def restore(self, tail_attempt: int, notice: Callable[[str], None]) -> None:
         """Go back to the newest complete checkpoint, or to the start; cut the journals to match.
 
-        Raises `ValueError` when the checkpoint grew from other initial weights than those at hand.
+        Raises `ValueError` when the checkpoint has another format or grew from other initial weights.
         """
         checkpoint = load_newest(self.paths.checkpoints, notice)
         lengths = dict.fromkeys(JOURNALS, 0)
-        if checkpoint is not None:
+        if checkpoint is None:
+            self.supply.usage.restore(0, {})
+        else:
             meta = checkpoint.meta
+            if meta.get("format") != CHECKPOINT_FORMAT:
+                raise ValueError(
+                    f"the checkpoint has format {meta.get('format', 1)}, this version continues format "
+                    f"{CHECKPOINT_FORMAT}: continue with the version that wrote it, or start a new sweep"
+                )
             if meta["warm_start"] != self.warm_start:
                 raise ValueError(
                     f"the checkpoint grew from weights {meta['warm_start'][:12]}, the warm start at hand is "
@@ -187,10 +234,8 @@ class Lockstep:
                     parameter.copy_(groups[name][key])
         self.learner.load_optimizer_tensors(dict(groups["optimizer"]))
         self.learner.previous_gradient = groups["previous_gradient"].get("gradient")
-        packed = unpack_batches(groups["queue"], len(meta["queue"]))
-        self.queue = deque(
-            RolloutBatch(**head, **body) for head, body in zip(meta["queue"], packed, strict=True)
-        )
+        self.supply.load(checkpoint.step, meta["supply"], groups)
+        self.schedule.load_state_dict(meta["schedule"])
         self.detector = CollapseDetector.from_state(meta["detector"])
         self.cumulative_rate = meta["cumulative_rate"]
         self.fault = meta["fault"]

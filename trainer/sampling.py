@@ -30,22 +30,38 @@ class Responses:
 
 
 def sample(
-    model: Module, prompts: Tensor, uniforms: Tensor, *, temperature: float, eos_id: int, pad_id: int
+    model: Module,
+    prompts: Tensor,
+    uniforms: Tensor,
+    *,
+    temperature: float,
+    eos_id: int,
+    pad_id: int,
+    kept: Responses | None = None,
 ) -> Responses:
     """Draw one response per prompt by inverting the distribution function at the given uniforms.
+
+    `kept` holds the first tokens of every response, [n, k] with k below the longest response, which stay as
+    they are: the rest is drawn after them.
 
     `prompts` int64 [n, p] without padding; `uniforms` float64 [n, l] in [0, 1): one per token, so what a
     rollout draws depends on its own numbers only, not on what else is in the batch. Raises
     `FloatingPointError` when the model's probabilities are not finite.
     """
     with torch.inference_mode():
-        drawn = _sample(model, prompts, uniforms, temperature, eos_id, pad_id)
+        drawn = _sample(model, prompts, uniforms, temperature, eos_id, pad_id, kept)
     # a clone made outside may take part in a loss, an inference tensor may not
     return Responses(*(tensor.clone() for tensor in drawn))
 
 
 def _sample(
-    model: Module, prompts: Tensor, uniforms: Tensor, temperature: float, eos_id: int, pad_id: int
+    model: Module,
+    prompts: Tensor,
+    uniforms: Tensor,
+    temperature: float,
+    eos_id: int,
+    pad_id: int,
+    kept: Responses | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     count, longest = uniforms.shape
     tokens = torch.full((count, longest), pad_id)
@@ -53,7 +69,14 @@ def _sample(
     log_probabilities = torch.zeros(count, longest)
     alive = torch.ones(count, dtype=torch.bool)
     cache, keyword, inputs = DynamicCache(config=model.config), cache_keyword(type(model)), prompts
-    for position in range(longest):
+    first = 0
+    if kept is not None:
+        first = kept.tokens.shape[1]
+        tokens[:, :first], mask[:, :first] = kept.tokens, kept.mask
+        log_probabilities[:, :first] = kept.log_probabilities
+        alive = ~(kept.mask & (kept.tokens == eos_id)).any(dim=1)
+        inputs = torch.cat([prompts, kept.tokens], dim=1)
+    for position in range(first, longest):
         output = model(input_ids=inputs, use_cache=True, logits_to_keep=1, **{keyword: cache})
         step = torch.log_softmax(output.logits[:, -1].float() / temperature, dim=-1)
         cumulative = step.double().exp().cumsum(dim=-1)

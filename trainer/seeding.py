@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(seed: int, purpose: str, counter: int) -> int:
@@ -17,6 +21,13 @@ def derive_seed(seed: int, purpose: str, counter: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def numpy_generator(seed: int, purpose: str, counter: int) -> np.random.Generator:
+    """A NumPy generator at the start of the stream named by (seed, purpose, counter)."""
+    return np.random.Generator(np.random.PCG64(derive_seed(seed, purpose, counter)))
+
+
 def generator(seed: int, purpose: str, counter: int) -> torch.Generator:
-    """A CPU generator at the start of the stream named by (seed, purpose, counter)."""
+    """A torch CPU generator at the start of the stream named by (seed, purpose, counter)."""
+    import torch  # what has no model, as stores and the clock, works without it
+
     return torch.Generator().manual_seed(derive_seed(seed, purpose, counter))
