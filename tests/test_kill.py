@@ -78,7 +78,7 @@ def train_with_kills(paths: RunPaths, plan: list[list[object]]) -> list[object]:
 
 def record(paths: RunPaths) -> dict[str, bytes]:
     files = [paths.folder / name for name in COMPARED] + sorted(paths.rollouts.iterdir())
-    files += [item for item in paths.checkpoints.glob("*/*.safetensors")]
+    files += paths.checkpoints.glob("*/*.safetensors")
     return {
         str(file.relative_to(paths.folder)): file.read_bytes().replace(paths.run_id.encode(), b"ID")
         for file in files

@@ -129,7 +129,7 @@ class EventClock:
             return 0.0, 0.0
         ahead = sum(max(0.0, worker.ends - max(worker.started, self.now)) for worker in self.workers)
         workers = (self.worker_busy - ahead) / (self.now * len(self.workers))
-        return 1 - workers, 1 - self.trainer_busy / (self.now * self.config.trainers)
+        return max(0.0, 1 - workers), 1 - self.trainer_busy / (self.now * self.config.trainers)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain JSON types; floats survive JSON exactly."""

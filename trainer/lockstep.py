@@ -6,8 +6,8 @@
     every so often: evaluation, checkpoint
 
 Without a buffer and with schedule=strict, update t trains on the rollouts of the snapshot taken at
-S·⌊t/S⌋, so its lag is t mod S exactly (math.md B1). What is generated together is cut at fixed places within a
-cycle, whatever the horizon, so a run that is continued equals a longer one.
+S·⌊t/S⌋, so its lag is t mod S exactly (math.md B1). What is generated together is cut at fixed places
+within a cycle, whatever the horizon, so a run that is continued equals a longer one.
 """
 
 from __future__ import annotations
