@@ -85,6 +85,14 @@ class Run:
         """Scientific fields, flat and dotted."""
         return flatten(self.config.model_dump(mode="json", exclude={"resources"}))
 
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Held-out accuracy, in order: step (updates done by the policy), value, n."""
+        return [
+            line
+            for line in read_lines(self.paths.evaluations)
+            if line.get("set") == "held_out" and line.get("metric") == "accuracy"
+        ]
+
     def samples(self) -> list[dict[str, Any]]:
         """Recorded completions: policy_version, prompt, response, reward."""
         return read_lines(self.paths.samples)
@@ -158,11 +166,26 @@ def load_sweeps(sweeps: Sequence[SweepPaths]) -> Records:
             found[run.run_id] = run
             notes += said
     runs = tuple(found.values())
-    axes = dict.fromkeys(name for file in files for name in file.axes)
-    facet_fields = tuple(name for name in axes if name not in {*TABLE_AXES, "seed"} and "budget" not in name)
+    facet_fields = _facet_fields(files, runs)
     _refuse_to_pool(runs, {*TABLE_AXES, "seed", *facet_fields})
     notes += _common_notes(runs)
     return Records(files, runs, facet_fields, tuple(dict.fromkeys(notes)))
+
+
+def _facet_fields(files: Sequence[SweepFile], runs: Sequence[Run]) -> tuple[str, ...]:
+    """Scientific fields, other than those of the table, that the sweeps' axes vary.
+
+    The options of a group that is an axis decide fields of their own: those that are not fixed and vary.
+    """
+    axes = dict.fromkeys(name for file in files for name in file.axes if "budget" not in name)
+    fields = list(runs[0].science) if runs else []
+    found = [name for name in axes if name in fields]
+    if len(found) < len(axes):
+        fixed = {name for file in files for name in file.fixed}
+        for name in fields:
+            if name not in fixed and name not in axes and len({str(run.science[name]) for run in runs}) > 1:
+                found.append(name)
+    return tuple(name for name in found if name not in {*TABLE_AXES, "seed"})
 
 
 def load_run(

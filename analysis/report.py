@@ -10,11 +10,14 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from analysis import wording
+from analysis import replay_wording, wording
 from analysis.curve_figures import reward_curves, table_picture
 from analysis.drawing import Figure
 from analysis.law_figures import boundary_figure, clock_figure
 from analysis.load import Records, Run, load_sweeps
+from analysis.replay import Replay, replay
+from analysis.replay_figures import replay_figures
+from analysis.replay_results import replay_results
 from analysis.results import results
 from analysis.stability import CellResult, ReportSettings, Stability, stability
 from trainer.collapse import RULE_VERSION
@@ -38,6 +41,8 @@ class Report:
     records: Records
     results: tuple[Stability, ...]
     """One per facet; a sweep over S, η and seed has one."""
+    replay: Replay | None
+    """None where the sweep compares no arms."""
 
     @property
     def record_notes(self) -> tuple[str, ...]:
@@ -84,10 +89,13 @@ def write_report(sweeps: Sequence[SweepPaths], out: Path) -> Report:
     sections = tuple(
         _section(result, out / "figures", f"-{k + 1}" if several else "") for k, result in enumerate(found)
     )
-    write_json(out / "results.json", results(records, list(found)))
+    economics = replay(records, settings.replay)
+    drawn = replay_figures(economics, out / "figures") if economics else []
+    content = results(records, list(found)) | (replay_results(economics) if economics else {})
+    write_json(out / "results.json", content)
     _write_tables(records, found, out / "tables")
-    write_atomic(out / "index.html", render(records, sections))
-    return Report(out / "index.html", out / "results.json", records, found)
+    write_atomic(out / "index.html", render(records, sections, economics, drawn))
+    return Report(out / "index.html", out / "results.json", records, found, economics)
 
 
 def report_settings(sweeps: Sequence[SweepFile]) -> ReportSettings:
@@ -159,7 +167,9 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_SAMPLE else f"{text[:LONGEST_SAMPLE]} … ({len(text)} characters)"
 
 
-def render(records: Records, sections: Sequence[Section]) -> str:
+def render(
+    records: Records, sections: Sequence[Section], economics: Replay | None, drawn: Sequence[Figure]
+) -> str:
     """The page, self-contained: no script, no other file, no network."""
     environment = Environment(
         loader=PackageLoader("analysis"),
@@ -172,6 +182,9 @@ def render(records: Records, sections: Sequence[Section]) -> str:
         records=records,
         sections=sections,
         words=wording,
+        replay=economics,
+        replay_figures=drawn,
+        replay_words=replay_wording,
         rule_version=RULE_VERSION,
         rules=_rules(records),
         setup=_setup(records),

@@ -36,6 +36,7 @@ from analysis.collapse_probability import (
 )
 from analysis.interval_lp import Range
 from analysis.load import Run
+from analysis.replay import ReplaySettings
 from trainer.schema import Section
 
 CellState = Literal[
@@ -56,6 +57,8 @@ class ReportSettings(Section):
     """Scale of the half-normal prior on the spread of log collapse times."""
     kappa: Annotated[float, Field(ge=1)] = 2.0
     """Where only a set of clocks is known, stable means uncollapsed at κ·c2."""
+    replay: ReplaySettings = ReplaySettings()
+    """Settings of the replay section."""
 
 
 @dataclass(frozen=True)

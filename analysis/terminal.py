@@ -8,6 +8,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from analysis.replay import Replay
+from analysis.replay_wording import HEADINGS, arm_rows, caveats, sentences
 from analysis.report import Report
 from analysis.stability import CellResult, Claim, Stability
 from analysis.wording import (
@@ -35,7 +37,9 @@ VERDICT_STYLES = {"consistent": "green", "inconsistent": "red", "cannot tell": "
 
 def print_report(report: Report, console: Console) -> None:
     """Print the result of every facet, the notes on the records and where the report lies."""
-    for result in report.results:
+    if report.replay is not None:
+        _print_replay(report.replay, console)
+    for result in report.results if report.replay is None else ():
         if result.facet:
             console.rule(titled(result.facet.items()), style="dim")
         _print_result(result, console)
@@ -43,6 +47,36 @@ def print_report(report: Report, console: Console) -> None:
     console.print()
     console.print(Text("Report  ", style="bold") + Text(str(report.index)), soft_wrap=True)
     console.print(Text("Numbers ", style="bold") + Text(str(report.results_file)), soft_wrap=True)
+
+
+def _print_replay(found: Replay, console: Console) -> None:
+    settings = found.settings
+    table = Table(
+        title=f"Compute to accuracy {settings.accuracy:g}, μ = {settings.generation_cost_ratio:g}",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 1),
+    )
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    for row in arm_rows(found):
+        table.add_row(
+            row.arm,
+            row.rate,
+            row.tried,
+            row.uses,
+            row.compute,
+            row.saving,
+            row.final,
+            row.peak,
+            row.collapsed,
+        )
+    console.print(table)
+    for line in sentences(found):
+        _hanging(console, line)
+    for line in (*found.notes, *caveats(found), "Stability of each arm by S and η: on the page."):
+        _hanging(console, line, "dim")
 
 
 def _print_result(result: Stability, console: Console) -> None:
