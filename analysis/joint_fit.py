@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
-from scipy.special import expit, log_expit
+from numpy.typing import NDArray
+from scipy.special import expit
 
 from analysis.collapse_probability import FirthFit, FirthSample
 from analysis.interval_lp import Array, Inequalities, Range, extent, has_interior, least_slack, within
@@ -27,7 +29,7 @@ class Table:
 
     rate: Array
     """log η, shape (cells,); ascending within a configuration."""
-    place: np.ndarray
+    place: NDArray[np.int64]
     """Configuration of each cell, from 0, ascending."""
     collapsed: Array
     trials: Array
@@ -139,7 +141,8 @@ class Curve:
 
     def predictor(self, table: Table, factor: Array) -> Array:
         """Log odds of each cell."""
-        return self.intercept + self.rate_slope * table.rate + self.factor_slope * factor[table.place]
+        values = self.intercept + self.rate_slope * table.rate + self.factor_slope * factor[table.place]
+        return np.asarray(values)
 
 
 def curve(table: Table, factor: Array, *, fitted: bool) -> Curve | None:
@@ -191,7 +194,7 @@ def best_split(table: Table, coordinate: Array) -> Split | None:
         return None
     edges = np.concatenate([[values[0] - 0.1], values, [values[-1] + 0.1]])
     best: tuple[int, float, float] | None = None
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges.tolist()):
         middle = (low + high) / 2
         wrong = int((coordinate[down] < middle).sum() + (coordinate[up] >= middle).sum())
         if best is None or (wrong, low - high) < (best[0], best[1] - 1e-9):
@@ -217,7 +220,7 @@ def left_out_wrong(table: Table, factor: Array, *, fitted: bool) -> int:
     return wrong
 
 
-def _agreeing(table: Table) -> tuple[np.ndarray, np.ndarray]:
+def _agreeing(table: Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return table.collapsed == table.trials, table.collapsed == 0
 
 
@@ -230,11 +233,6 @@ def left_out_log_odds(table: Table, factor: Array, *, fitted: bool) -> Array:
         if found is not None:
             odds[own] = found.predictor(table, factor)[own]
     return odds
-
-
-def log_score(log_odds: float, collapsed: bool) -> float:
-    """Log probability of what happened, in nats: 0 is perfect, log ½ a coin."""
-    return float(log_expit(log_odds if collapsed else -log_odds))
 
 
 def noise_slope(table: Table) -> float | None:
@@ -273,7 +271,7 @@ def slack_by_noise(
     return float(np.quantile(slacks, level))
 
 
-def _drawn_brackets(table: Table, events: np.ndarray) -> tuple[Array, Array]:
+def _drawn_brackets(table: Table, events: NDArray[np.int64]) -> tuple[Array, Array]:
     """Brackets (draws, configurations) as `boundary.rate_brackets` reads them off counts."""
     low = np.full((len(events), table.size), -math.inf)
     high = np.full((len(events), table.size), math.inf)

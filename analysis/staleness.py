@@ -123,7 +123,8 @@ def _rate_cell(result: CellResult) -> RateCell:
 
 def _unused(result: CellResult) -> list[tuple[str, str]]:
     counted = {run.run_id for run in (*result.collapsed, *result.uncollapsed)}
-    left_out = [(run.run_id, run.outcome) for run in result.runs if run.run_id not in counted]
+    left_out: list[tuple[str, str]] = []
+    left_out += [(run.run_id, run.outcome) for run in result.runs if run.run_id not in counted]
     if result.cell is None:
         return left_out + [(run_id, "learning rate 0") for run_id in sorted(counted)]
     if result.collapsed and result.uncollapsed and not result.qualified:
