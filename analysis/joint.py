@@ -16,8 +16,8 @@ and out of the predictive scores, which all coordinates must answer for the same
 A verdict is *does not* where a rival predicts left-out configurations better, where the exponent of the
 factor leaves out its value, or where the brackets miss each other by more than seeds explain; *cannot tell*
 where a cap on η alone, which hides staleness at the small end, would save the coordinate; *collapses* where
-none of these holds, the exponent is known to within ``TELLING_WIDTH`` and nothing is missing that seeds which
-disagree could not explain; and *cannot tell* otherwise (decision 17).
+none of these holds, the exponent is known to within ``TELLING_WIDTH``, no rival can be ahead by ``MARGIN`` and
+nothing is missing that seeds which disagree could not explain; *cannot tell* otherwise (decision 17).
 
 On simulated sweeps of 15 configurations, 5 rates a factor 2 apart and 2 seeds (25 each of three truths, at
 logistic slopes 2.7 and 6 in log η) the true coordinate was called *does not* in 2 of 150.
@@ -58,6 +58,8 @@ LEAST_CONFIGURATIONS = 3
 """With fewer stale configurations every power law fits."""
 MATERIAL = 0.01
 """Nats per run: rivals that gain less are no rivals; Firth's penalty alone moves scores by a third of it."""
+MARGIN = 0.1
+"""Nats per run that a rival could still be ahead before a coordinate is said to collapse the boundaries."""
 DRAWS = 2000
 """Simulated tables behind `slack_by_noise`."""
 LEVEL = 0.95
@@ -306,6 +308,11 @@ def _verdict(
         return "cannot tell", f"{said}, wider than {TELLING_WIDTH}: other powers would serve as well."
     if not needed.none_needed and not noisy:
         return "cannot tell", f"{missed}, and no seeds disagree that could explain it."
+    if rival is not None and rival.range[1] > MARGIN:
+        return "cannot tell", (
+            f"{rival.symbol} may predict left-out configurations better, by up to {rival.range[1]:.2f} nats "
+            "per run."
+        )
     fits = "all brackets share a threshold" if needed.none_needed else f"{missed}, within the seeds' noise"
     return "collapses", f"{fits}, {said}, and no rival predicts better beyond chance."
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from analysis import wording
 from analysis.curve_figures import reward_curves, table_picture
 from analysis.drawing import Figure
+from analysis.joint_report import CAVEAT, CONFIGURATION_HEADER, LEGEND, JointSection, joint_sections
 from analysis.law_figures import boundary_figure, clock_figure
 from analysis.load import Records, Run, load_sweeps
 from analysis.results import results
@@ -38,6 +39,8 @@ class Report:
     records: Records
     results: tuple[Stability, ...]
     """One per facet; a sweep over S, η and seed has one."""
+    joint: tuple[JointSection, ...] = ()
+    """Across facets that differ in what lies between generation and training."""
 
     @property
     def record_notes(self) -> tuple[str, ...]:
@@ -84,10 +87,11 @@ def write_report(sweeps: Sequence[SweepPaths], out: Path) -> Report:
     sections = tuple(
         _section(result, out / "figures", f"-{k + 1}" if several else "") for k, result in enumerate(found)
     )
-    write_json(out / "results.json", results(records, list(found)))
+    joint = joint_sections(found, out / "figures")
+    write_json(out / "results.json", results(records, list(found), [section.joint for section in joint]))
     _write_tables(records, found, out / "tables")
-    write_atomic(out / "index.html", render(records, sections))
-    return Report(out / "index.html", out / "results.json", records, found)
+    write_atomic(out / "index.html", render(records, sections, joint))
+    return Report(out / "index.html", out / "results.json", records, found, joint)
 
 
 def report_settings(sweeps: Sequence[SweepFile]) -> ReportSettings:
@@ -159,7 +163,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_SAMPLE else f"{text[:LONGEST_SAMPLE]} … ({len(text)} characters)"
 
 
-def render(records: Records, sections: Sequence[Section]) -> str:
+def render(records: Records, sections: Sequence[Section], joint: Sequence[JointSection] = ()) -> str:
     """The page, self-contained: no script, no other file, no network."""
     environment = Environment(
         loader=PackageLoader("analysis"),
@@ -171,6 +175,10 @@ def render(records: Records, sections: Sequence[Section]) -> str:
     return environment.get_template("report.html.j2").render(
         records=records,
         sections=sections,
+        joint_sections=joint,
+        joint_header=CONFIGURATION_HEADER,
+        joint_legend=LEGEND,
+        joint_caveat=CAVEAT,
         words=wording,
         rule_version=RULE_VERSION,
         rules=_rules(records),

@@ -74,8 +74,21 @@ class Configuration:
     """Run id and why it counts for nothing."""
 
     @property
+    def arm_name(self) -> str:
+        """Queue or buffer, and what of it the sweep varies, without what means nothing there."""
+        buffered = bool(self.arm.get("buffer_size", False))
+        texts = [
+            _arm_text(name, value)
+            for name, value in self.arm.items()
+            if value and not (buffered and name == "store.delay")
+        ]
+        if self.arm.get("buffer_size") == 0:
+            texts.insert(0, "queue")
+        return ", ".join(texts or [_arm_text(*item) for item in self.arm.items()])
+
+    @property
     def name(self) -> str:
-        return ", ".join([f"S={self.sync_interval}", *(_arm_text(*item) for item in self.arm.items())])
+        return f"S={self.sync_interval}, {self.arm_name}"
 
     @property
     def counted(self) -> tuple[RateCell, ...]:
