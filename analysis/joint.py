@@ -16,8 +16,8 @@ and out of the predictive scores, which all coordinates must answer for the same
 A verdict is *does not* where a rival predicts left-out configurations better, where the exponent of the
 factor leaves out its value, or where the brackets miss each other by more than seeds explain; *cannot tell*
 where a cap on η alone, which hides staleness at the small end, would save the coordinate; *collapses* where
-none of these holds, the exponent is known to within ``TELLING_WIDTH``, no rival can be ahead by ``MARGIN`` and
-nothing is missing that seeds which disagree could not explain; *cannot tell* otherwise (decision 17).
+none of these holds, the exponent is known to within ``TELLING_WIDTH``, no rival can be ahead by ``MARGIN``
+and nothing is missing that seeds which disagree could not explain; *cannot tell* otherwise (decision 17).
 
 On simulated sweeps of 15 configurations, 5 rates a factor 2 apart and 2 seeds (25 each of three truths, at
 logistic slopes 2.7 and 6 in log η) the true coordinate was called *does not* in 2 of 150.

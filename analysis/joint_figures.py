@@ -42,11 +42,11 @@ def joint_figure(answer: Joint, folder: Path, name: str) -> Figure | None:
             folder,
             name,
             "Boundary of each configuration against each staleness",
-            "Each bar is one configuration: the highest stable rate lies inside, by cells in which all seeds "
-            "agree; arrows: open on that side. On the line staleness times η equals the fitted threshold, with "
-            "its 95% band; the coordinate collapses the boundaries where the line crosses all bars. A "
-            "configuration without any lag is missing where the coordinate says nothing about it. Bars at the "
-            "same staleness are moved apart a little.",
+            "Each bar is one configuration: the highest stable rate lies inside, by cells in which all "
+            "seeds agree; arrows: open on that side. On the line staleness times η equals the fitted "
+            "threshold, with its 95% band; the coordinate collapses the boundaries where the line crosses "
+            "all bars. A configuration without any lag is missing where the coordinate says nothing about it. "
+            "Bars at the same staleness are moved apart a little.",
         )
 
 

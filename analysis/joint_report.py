@@ -17,17 +17,19 @@ from analysis.staleness import Configuration
 from analysis.wording import interval, number, plural, rate, rate_bracket_text, titled
 
 VERDICTS = {"collapses": "collapses the boundaries", "does not": "does not", "cannot tell": "cannot tell"}
+KINDS = {"collapses": "consistent", "does not": "inconsistent", "cannot tell": "cannot tell"}
+"""Verdict → the verdict on a law that has its colour."""
 LEGEND = (
     "k̄, k_max: lag of the trained rollouts measured in steady updates, its mean and the 95% quantile of the "
     "batch's largest. y: uses of a rollout.",
-    "slack: factor by which all brackets must give way at both ends to share one threshold (1: none), and what "
-    "the noise between seeds explains. wrong: cells on the wrong side of the best threshold, and of the threshold "
-    "chosen without their configuration. score: log probability per run, in nats, of configurations predicted "
-    "from the others (0 is perfect).",
-    "Intervals between scores draw configurations and seeds again and hold for all rivals at once; so few seeds "
-    "add little to them, so the gain in each seed is given.",
+    "slack: factor by which all brackets must give way at both ends to share one threshold (1: none), and "
+    "what the noise between seeds explains. wrong: cells on the wrong side of the best threshold, and of the "
+    "threshold chosen without their configuration. score: log probability per run, in nats, of "
+    "configurations predicted from the others (0 is perfect).",
+    "Intervals between scores draw configurations and seeds again and hold for all rivals at once; so few "
+    "seeds add little to them, so the gain in each seed is given.",
 )
-CAVEAT = "It speaks of this model and task only: a small model showing one staleness shows nothing about large ones."
+CAVEAT = "It speaks of this model and task only."
 SPREAD = 0.05
 """Share of k̄ by which runs of a configuration may differ unsaid."""
 
@@ -73,6 +75,8 @@ class CoordinateText:
     kind: str
     """The verdict as a claim's, for its colour."""
     reason: str
+    by_seed: str
+    """Gain of the rival that decides, seed by seed."""
 
 
 CONFIGURATION_HEADER = ("configuration", "k̄", "k_max", "y", "η stable up to", "η collapsed from", "between")
@@ -103,9 +107,8 @@ def finding(answer: Joint) -> str:
     said = []
     for item in by_verdict["collapses"]:
         at = f" at {_threshold(item)}" if math.isfinite(item.threshold) else ""
-        said.append(
-            f"{_symbol(item)} puts the boundaries of {sum(item.covered)} configurations onto one threshold{at}"
-        )
+        count = sum(item.covered)
+        said.append(f"{_symbol(item)} puts the boundaries of {count} configurations onto one threshold{at}")
     if not said:
         said.append(
             f"none of {len(answer.coordinates)} coordinates is shown to put all boundaries onto one threshold"
@@ -150,11 +153,8 @@ def coordinate_text(answer: Joint, item: CoordinateResult) -> CoordinateText:
     noise = math.exp(max(item.slack_by_noise, 0.0)) if math.isfinite(item.slack_by_noise) else math.inf
     by_seed = ""
     if item.rival is not None and item.verdict == "does not":
-        by_seed = (
-            " Gain by seed: "
-            + ", ".join(f"{seed}: {number(gain)}" for seed, gain in item.rival.by_seed)
-            + "."
-        )
+        gains = ", ".join(f"{number(gain)} in seed {seed}" for seed, gain in item.rival.by_seed)
+        by_seed = f" ({item.rival.symbol} gains {gains}.)"
     return CoordinateText(
         symbol=_symbol(item),
         covered=f"{sum(item.covered)} of {len(answer.used)}",
@@ -165,17 +165,10 @@ def coordinate_text(answer: Joint, item: CoordinateResult) -> CoordinateText:
         exponent=interval(item.exponent),
         threshold="unknown" if math.isnan(item.threshold) else _threshold(item),
         verdict=VERDICTS[item.verdict],
-        kind={"collapses": "consistent", "does not": "inconsistent", "cannot tell": "cannot tell"}[
-            item.verdict
-        ],
-        reason=item.reason[:1].upper() + item.reason[1:] + by_seed
-        if not _starts_with_symbol(item)
-        else item.reason + by_seed,
+        kind=KINDS[item.verdict],
+        reason=f"The{item.reason[3:]}" if item.reason.startswith("the ") else item.reason,
+        by_seed=by_seed,
     )
-
-
-def _starts_with_symbol(item: CoordinateResult) -> bool:
-    return item.rival is not None and item.reason.startswith(item.rival.symbol)
 
 
 def notes(answer: Joint) -> list[str]:
@@ -184,8 +177,8 @@ def notes(answer: Joint) -> list[str]:
     without = [item.name for item in answer.used if item.lag is not None and item.lag.mean == 0]
     if without:
         said.append(
-            f"No lag at all (k̄ = 0) in {'; '.join(without)}: left out of the products and powers of S, k̄ and k_max "
-            "and of the scores, kept in the others."
+            f"No lag at all (k̄ = 0) in {'; '.join(without)}: left out of the products and powers of S, k̄ and "
+            "k_max and of the scores, kept in the others."
         )
     unmeasured = [item.name for item in answer.configurations if item.lag is None]
     if unmeasured:

@@ -43,7 +43,7 @@ def _coordinates(section: JointSection, console: Console) -> None:
     console.print(Padding(table, (0, 0, 0, 2)))
     for row in section.coordinates:
         line = Text(f"{row.symbol}  ", style="bold")
-        line.append(row.reason, style="")
+        line.append(row.reason + row.by_seed, style="")
         console.print(Padding(line, (0, 0, 0, 2)))
     for said in LEGEND:
         _line(console, said, "dim")
