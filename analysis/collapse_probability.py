@@ -71,7 +71,7 @@ def product_curve(cells: Iterable[Cell], level: float = 0.95) -> ProductCurve | 
     if not _both_outcomes(used) or np.ptp(logs) < 1e-12:
         return None
     centre = float(logs.mean())
-    sample = _Sample(np.column_stack([np.ones(len(logs)), logs - centre]), *_counts(used))
+    sample = FirthSample(np.column_stack([np.ones(len(logs)), logs - centre]), *_counts(used))
     beta0, slope = sample.fit().coefficients
     low, high = sample.ratio_range(0, 1, level)
     return ProductCurve(
@@ -94,7 +94,7 @@ def exponent_estimate(cells: Iterable[Cell], level: float = 0.95) -> ExponentEst
     design = np.column_stack([np.ones(len(logs)), logs - logs.mean(axis=0)])
     if np.linalg.matrix_rank(design, tol=1e-9 * len(logs)) < 3:
         return None
-    sample = _Sample(design, *_counts(used))
+    sample = FirthSample(design, *_counts(used))
     _, rate_slope, interval_slope = sample.fit().coefficients
     return ExponentEstimate(
         p=float(interval_slope / rate_slope) if rate_slope > 0 else math.nan,
@@ -118,7 +118,7 @@ def cap_explains(cells: Iterable[Cell], p: float, level: float = 0.95) -> float 
 
     def log_likelihood(staleness: Array, exponent: float) -> float:
         index = rates + exponent * staleness
-        sample = _Sample(np.column_stack([np.ones(len(index)), index - index.mean()]), *_counts(used))
+        sample = FirthSample(np.column_stack([np.ones(len(index)), index - index.mean()]), *_counts(used))
         return sample.fit().log_likelihood
 
     caps = np.linspace(intervals.min(), intervals.max(), 17)
@@ -152,7 +152,7 @@ def _counts(cells: list[Cell]) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class _Fit:
+class FirthFit:
     coefficients: Array
     log_likelihood: float
     penalised: float
@@ -160,14 +160,14 @@ class _Fit:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class FirthSample:
     """Binomial counts with a design matrix of shape (cells, coefficients)."""
 
     design: Array
     events: Array
     trials: Array
 
-    def at(self, coefficients: Array) -> tuple[_Fit, Array, Array]:
+    def at(self, coefficients: Array) -> tuple[FirthFit, Array, Array]:
         """The fit's values there, the penalised score and the information."""
         predictor = self.design @ coefficients
         probability = expit(predictor)
@@ -176,12 +176,16 @@ class _Sample:
         sign, log_determinant = np.linalg.slogdet(information)
         likelihood = float(self.events @ predictor - self.trials @ np.logaddexp(0.0, predictor))
         if sign <= 0:  # so far out that no weight is left: turned down by the step halving
-            return _Fit(coefficients, likelihood, -math.inf), np.zeros(len(coefficients)), information
+            return FirthFit(coefficients, likelihood, -math.inf), np.zeros(len(coefficients)), information
         leverage = weight * np.einsum("ij,ji->i", self.design, np.linalg.solve(information, self.design.T))
         score = self.design.T @ (self.events - self.trials * probability + leverage * (0.5 - probability))
-        return _Fit(coefficients, likelihood, likelihood + 0.5 * float(log_determinant)), score, information
+        return (
+            FirthFit(coefficients, likelihood, likelihood + 0.5 * float(log_determinant)),
+            score,
+            information,
+        )
 
-    def fit(self, subspace: Array | None = None) -> _Fit:
+    def fit(self, subspace: Array | None = None) -> FirthFit:
         """Maximum of the penalised likelihood; with ``subspace`` (coefficients, k) over its columns."""
         basis = np.eye(self.design.shape[1]) if subspace is None else subspace
         inner = np.zeros(basis.shape[1])

@@ -128,13 +128,13 @@ def _savings(found: Replay, folder: Path) -> Figure:
         panel.axhline(0, color="#333333", linewidth=0.8)
         panel.axvline(mu, color="#333333", linewidth=0.8, linestyle="--")
         panel.annotate(
-            "declared", (mu, 1), xycoords=("data", "axes fraction"), fontsize=8, ha="left", va="top"
+            "declared", (mu * 1.03, 1), xycoords=("data", "axes fraction"), fontsize=8, ha="left", va="top"
         )
         if found.measured_mu is not None and MUS[0] <= found.measured_mu <= MUS[-1]:
             panel.axvline(found.measured_mu, color="#777777", linewidth=0.8, linestyle=":")
             panel.annotate(
                 "measured here",
-                (found.measured_mu, 1),
+                (found.measured_mu * 1.03, 1),
                 xycoords=("data", "axes fraction"),
                 fontsize=8,
                 ha="left",
@@ -142,12 +142,13 @@ def _savings(found: Replay, folder: Path) -> Figure:
                 color="#555555",
             )
         panel.set_xscale("log")
+        panel.set_xticks([0.5, 1, 2, 5, 10, 20], labels=["0.5", "1", "2", "5", "10", "20"], minor=False)
         panel.set_xlabel("μ: cost of generating a rollout over that of training on it once")
         panel.set_ylabel(f"compute saved to {found.settings.accuracy:g} (%)")
         panel.legend(frameon=False, loc="lower right")
         caption = (
             f"1 − compute of the arm over compute of {base.label}, to accuracy {found.settings.accuracy:g}, "
-            "rates chosen anew at each μ on both sides. Dots: break-even. The declared μ is an assumption; the "
+            "rates chosen anew at each μ on both sides. Dots: break-even. The declared μ is assumed; the "
             "measured one is the time this machine took to generate a rollout over that to train on it."
         )
         return write(canvas, folder, "savings-mu", "Savings against the cost ratio μ", caption)

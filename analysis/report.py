@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from analysis import replay_wording, wording
 from analysis.curve_figures import reward_curves, table_picture
 from analysis.drawing import Figure
+from analysis.joint_report import CAVEAT, CONFIGURATION_HEADER, LEGEND, JointSection, joint_sections
 from analysis.law_figures import boundary_figure, clock_figure
 from analysis.load import Records, Run, load_sweeps
 from analysis.replay import Replay, replay
@@ -43,6 +44,8 @@ class Report:
     """One per facet; a sweep over S, η and seed has one."""
     replay: Replay | None
     """None where the sweep compares no arms."""
+    joint: tuple[JointSection, ...]
+    """Across facets that differ in what lies between generation and training."""
 
     @property
     def record_notes(self) -> tuple[str, ...]:
@@ -89,13 +92,14 @@ def write_report(sweeps: Sequence[SweepPaths], out: Path) -> Report:
     sections = tuple(
         _section(result, out / "figures", f"-{k + 1}" if several else "") for k, result in enumerate(found)
     )
+    joint = joint_sections(found, out / "figures")
     economics = replay(records, settings.replay)
     drawn = replay_figures(economics, out / "figures") if economics else []
-    content = results(records, list(found)) | (replay_results(economics) if economics else {})
-    write_json(out / "results.json", content)
+    content = results(records, list(found), [section.joint for section in joint])
+    write_json(out / "results.json", content | (replay_results(economics) if economics else {}))
     _write_tables(records, found, out / "tables")
-    write_atomic(out / "index.html", render(records, sections, economics, drawn))
-    return Report(out / "index.html", out / "results.json", records, found, economics)
+    write_atomic(out / "index.html", render(records, sections, economics, drawn, joint))
+    return Report(out / "index.html", out / "results.json", records, found, economics, joint)
 
 
 def report_settings(sweeps: Sequence[SweepFile]) -> ReportSettings:
@@ -168,7 +172,11 @@ def _cut(text: str) -> str:
 
 
 def render(
-    records: Records, sections: Sequence[Section], economics: Replay | None, drawn: Sequence[Figure]
+    records: Records,
+    sections: Sequence[Section],
+    economics: Replay | None = None,
+    drawn: Sequence[Figure] = (),
+    joint: Sequence[JointSection] = (),
 ) -> str:
     """The page, self-contained: no script, no other file, no network."""
     environment = Environment(
@@ -181,6 +189,10 @@ def render(
     return environment.get_template("report.html.j2").render(
         records=records,
         sections=sections,
+        joint_sections=joint,
+        joint_header=CONFIGURATION_HEADER,
+        joint_legend=LEGEND,
+        joint_caveat=CAVEAT,
         words=wording,
         replay=economics,
         replay_figures=drawn,

@@ -7,13 +7,15 @@ not defined. Nothing here depends on when the report was made: equal records giv
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.boundary import ExponentSet, ProductBracket, RateBracket
 from analysis.clock import FeasibleSet
 from analysis.clock_posterior import ClockPosterior, Marginal
 from analysis.interval_lp import Range
+from analysis.joint import Joint
+from analysis.joint_report import joint_results
 from analysis.load import Records, Run
 from analysis.stability import CellResult, Claim, Stability
 from trainer.collapse import RULE_VERSION
@@ -21,7 +23,7 @@ from trainer.collapse import RULE_VERSION
 RESULTS_VERSION = 1
 
 
-def results(records: Records, found: list[Stability]) -> dict[str, Any]:
+def results(records: Records, found: list[Stability], answers: Sequence[Joint] = ()) -> dict[str, Any]:
     """The content of results.json.
 
     With one facet its estimates stand at the top level. With several they stand under `facets`, one entry
@@ -38,6 +40,7 @@ def results(records: Records, found: list[Stability]) -> dict[str, Any]:
         "version": RESULTS_VERSION,
         "rule_version": RULE_VERSION,
         **estimates,
+        "joint": joint_results(answers),
         "runs": [_run(run) for run in records.runs],
         "fixed": records.fixed,
         "record_notes": list(records.notes),

@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from analysis.joint_terminal import print_joint
 from analysis.replay import Replay
 from analysis.replay_wording import HEADINGS, arm_rows, caveats, sentences
 from analysis.report import Report
@@ -43,6 +44,8 @@ def print_report(report: Report, console: Console) -> None:
         if result.facet:
             console.rule(titled(result.facet.items()), style="dim")
         _print_result(result, console)
+    for section in report.joint:
+        print_joint(section, console)
     _bullets(console, "Notes", report.record_notes)
     console.print()
     console.print(Text("Report  ", style="bold") + Text(str(report.index)), soft_wrap=True)
