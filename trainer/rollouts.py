@@ -104,5 +104,5 @@ def _batch(
         mask=drawn.mask[rows].clone(),
         log_probabilities=drawn.log_probabilities[rows].clone(),
         rewards=rewards,
-        advantages=group_advantages(rewards, config.group_size, config.advantage),
+        advantages=group_advantages(rewards, config.group_size, config.advantage, config.loss),
     )
