@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from trainer.batch_loss import BatchLoss, Share, TrainingBatch
 from trainer.config import RunConfig
-from trainer.losses import grpo_loss
-from trainer.policy import response_log_probabilities, weights_of
-from trainer.rollouts import RolloutBatch
+from trainer.gradients import clip_norm, cosine, flatten, gather, limit_alignment, put_back
+from trainer.policy import weights_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Update:
     gradient_norm: float
     gradient_cosine: float
     displacement: float
+    reference_kl: float | None
     seconds: dict[str, float]
 
     @property
@@ -57,46 +59,52 @@ class Learner:
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.initial = _flat(self.parameters).clone()
+        self.initial = flatten(self.parameters).clone()
+        self.reference = _frozen(policy) if config.loss.kl_weight else None
         self.previous_gradient: Tensor | None = None
+        """Raw gradient of the update before, float32, one value per weight; part of a checkpoint."""
+        self.rollout_gradient_norms: Tensor | None = None
+        """Of the last batch's rollouts, float64 [n]; None unless store.selection=gradient_norm."""
 
     def rate(self, step: int) -> float:
         """Learning rate of update `step`: a linear ramp, then constant."""
         ramp = self.config.optimizer.ramp_updates
         return self.config.learning_rate * min(1.0, (step + 1) / ramp if ramp else 1.0)
 
-    def update(self, batch: RolloutBatch, step: int) -> Update:
-        """One optimizer step on `batch`; a non-finite loss or gradient leaves the weights alone."""
+    def update(self, batch: TrainingBatch, step: int) -> Update:
+        """One optimizer step on `batch`; a non-finite loss or gradient leaves the weights alone.
+
+        Order: the raw gradient is measured, then aligned, then clipped, then given to AdamW.
+        """
         started = time.perf_counter()
         self.optimizer.zero_grad(set_to_none=True)
-        log_probabilities, entropy = response_log_probabilities(
-            self.policy, batch.prompts, batch.responses, self.config.sampling.temperature
-        )
-        loss, measured = grpo_loss(
-            log_probabilities, batch.log_probabilities, batch.advantages, batch.mask, self.config.loss
-        )
-        loss.backward()
+        whole = BatchLoss(batch, self.reference, self.config)
+        total = self._differentiate(whole)
         differentiated = time.perf_counter()
-        gradient = _flat([_gradient(parameter) for parameter in self.parameters])
-        norm, cosine = self._compare(gradient)
-        mean_entropy = (entropy * batch.mask).sum() / batch.mask.sum()
+        loss, measured = total.loss.item(), total.metrics
+        gradient, previous = gather(self.parameters), self.previous_gradient
+        wide = gradient.double()
+        norm, alignment = wide.norm().item(), cosine(wide, previous)
+        self.previous_gradient = gradient
+        if self.config.store.selection == "gradient_norm":
+            self.rollout_gradient_norms = whole.rollout_gradient_norms(self.policy)
         compared = time.perf_counter()
-        if math.isfinite(norm) and math.isfinite(loss.item()):
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.rate(step)
-            self.optimizer.step()
+        if math.isfinite(norm) and math.isfinite(loss):
+            self._step(wide, previous, self.rate(step))
         stepped = time.perf_counter()
-        displacement = (_flat(self.parameters) - self.initial).square().mean().sqrt().item()
+        displacement = (flatten(self.parameters) - self.initial).square().mean().sqrt().item()
+        reference_kl = measured.reference_kl
         return Update(
-            loss=loss.item(),
-            entropy=mean_entropy.item(),
+            loss=loss,
+            entropy=total.entropy.item(),
             clip_fraction=measured.clip_fraction.item(),
             kl=measured.kl.item(),
             ratio_min=measured.ratio_min.item(),
             ratio_max=measured.ratio_max.item(),
             gradient_norm=norm,
-            gradient_cosine=cosine,
+            gradient_cosine=alignment,
             displacement=displacement,
+            reference_kl=None if reference_kl is None else reference_kl.item(),
             seconds={
                 "learn": differentiated - started,
                 "optimizer": stepped - compared,
@@ -104,18 +112,28 @@ class Learner:
             },
         )
 
-    def _compare(self, gradient: Tensor) -> tuple[float, float]:
-        """Norm of the raw gradient and its cosine with the previous one (math.md B1), in float64."""
-        wide = gradient.double()
-        norm = wide.norm().item()
-        cosine = math.nan
-        if self.previous_gradient is not None:
-            previous = self.previous_gradient.double()
-            product = norm * previous.norm().item()
-            if product > 0 and math.isfinite(product):
-                cosine = (wide @ previous).item() / product
-        self.previous_gradient = gradient
-        return norm, cosine
+    def _differentiate(self, whole: BatchLoss) -> Share:
+        """Add up the gradient of the batch, a part at a time; returns its loss and measurements."""
+        shares = []
+        for rows in whole.parts():
+            share = whole.share(self.policy, rows)
+            share.loss.backward()
+            shares.append(share)
+        return Share.total(shares)
+
+    def _step(self, gradient: Tensor, previous: Tensor | None, rate: float) -> None:
+        """One AdamW step at `rate` with the gradient after alignment and clipping; float64, one vector."""
+        settings = self.config.optimizer
+        used = gradient
+        if settings.alignment_limit is not None:
+            used = limit_alignment(used, previous, settings.alignment_limit)
+        if settings.clip_norm is not None:
+            used = clip_norm(used, settings.clip_norm)
+        if used is not gradient:
+            put_back(used, self.parameters)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """Optimizer state as named tensors, for a checkpoint; empty before the first update."""
@@ -139,9 +157,6 @@ class Learner:
 _ADAMW_KEYS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def _flat(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+def _frozen(policy: Module) -> Module:
+    """A copy of the policy that stays as it is."""
+    return copy.deepcopy(policy).requires_grad_(False)

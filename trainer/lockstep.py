@@ -87,8 +87,9 @@ class Lockstep:
         batch, rollouts, drawn = self.supply.draw()
         generated = time.perf_counter()
         update = self.learner.update(batch, self.step)
-        if (norms := getattr(update, "rollout_gradient_norms", None)) is not None:
-            self.supply.store.record_gradient_norms(rollouts, norms)
+        norms = self.learner.rollout_gradient_norms
+        if norms is not None:
+            self.supply.store.record_gradient_norms(rollouts, norms.numpy())
         trained = time.perf_counter()
         arrived = self._arrived()
         try:
@@ -99,7 +100,6 @@ class Lockstep:
         self.cumulative_rate += self.learner.rate(self.step)
         values = asdict(update)
         seconds = values.pop("seconds")
-        values.pop("rollout_gradient_norms", None)
         metrics = UpdateMetrics(
             step=self.step,
             policy_version=self.supply.version,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -50,7 +51,7 @@ def cache_keyword(architecture: type[Module]) -> str:
 
 
 def response_log_probabilities(
-    model: Module, prompts: Tensor, responses: Tensor, temperature: float
+    model: Callable[..., Any], prompts: Tensor, responses: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the responses under the model at a temperature, and the entropies.
 

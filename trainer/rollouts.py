@@ -164,5 +164,7 @@ def draw_uniforms(task: CopyTask, count: int, stream: torch.Generator) -> Tensor
 def _scored(stream: PromptStream, prompts: Tensor, drawn: Responses) -> RolloutBatch:
     """Verified rollouts of whole groups, with their advantages."""
     rewards = stream.task.verify(prompts, drawn.tokens)
-    advantages = group_advantages(rewards, stream.config.group_size, stream.config.advantage)
+    advantages = group_advantages(
+        rewards, stream.config.group_size, stream.config.advantage, stream.config.loss
+    )
     return RolloutBatch(prompts, drawn.tokens, drawn.mask, drawn.log_probabilities, rewards, advantages)
