@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from tests.helpers import SMALL
-from trainer.advantages import group_advantages
 from trainer.checkpoint import MARKER, Checkpoint, load_newest, save_checkpoint
-from trainer.config import AdvantageConfig, LossConfig, RunConfig
+from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.journal import Journals, cut_journals
 from trainer.learner import Learner
-from trainer.losses import grpo_loss
 from trainer.policy import build_policy, response_log_probabilities
-from trainer.rollouts import generate_batches
+from trainer.rollouts import PromptStream, RolloutBatch, generate_groups
 from trainer.sampling import sample
 from trainer.schema import parse
 from trainer.seeding import generator
@@ -23,6 +21,12 @@ from trainer.tasks import make_task
 
 CONFIG = parse(RunConfig, SMALL)
 TASK = make_task(CONFIG.task)
+
+
+def batch_of(policy, config):
+    groups = generate_groups(policy, PromptStream(TASK, config), range(config.prompts_per_batch), 0)
+    parts = [group.rollouts.tensors() for group in groups]
+    return RolloutBatch.from_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
 
 def test_task_rewards_the_exact_copy_only():
@@ -63,52 +67,6 @@ def test_samples_follow_the_models_distribution():
     assert (seen - expected).abs().max() < 4 * 0.5 / math.sqrt(20000)
 
 
-def test_advantages_match_the_worked_example_and_vanish_without_variance():
-    rewards = torch.tensor([1.0, 0, 0, 0])
-    exact = AdvantageConfig(epsilon=0.0)
-    population = group_advantages(rewards, 4, exact).tolist()
-    assert population == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3], rel=1e-6)
-    sample_std = group_advantages(rewards, 4, exact.model_copy(update={"ddof": 1})).tolist()
-    assert sample_std == pytest.approx([1.5, -0.5, -0.5, -0.5], rel=1e-6)
-    flat = group_advantages(torch.full((8,), 0.35), 8, exact)
-    assert flat.tolist() == [0.0] * 8
-
-
-@pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_loss_and_gradient_stay_finite_for_a_very_stale_token(advantage):
-    learner = torch.tensor([[-1.0, -1.0]], requires_grad=True)
-    behaviour = torch.tensor([[-100.0, -1.0]])
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    loss, metrics = grpo_loss(learner, behaviour, torch.tensor([advantage]), mask, LossConfig())
-    loss.backward()
-    assert torch.isfinite(loss) and torch.isfinite(learner.grad).all()
-    assert metrics.ratio_max.item() == pytest.approx(math.exp(20), rel=1e-5)
-
-
-def test_loss_by_hand():
-    learner = torch.log(torch.tensor([[0.5, 0.2], [0.9, 0.5]])).requires_grad_()
-    behaviour = torch.log(torch.tensor([[0.25, 0.2], [0.6, 0.5]]))
-    mask = torch.tensor([[True, True], [True, False]])
-    loss, metrics = grpo_loss(learner, behaviour, torch.tensor([1.0, -2.0]), mask, LossConfig())
-    # sequence 1: ratios 2 (clipped to 1.2) and 1 at A=1; sequence 2: ratio 1.5 at A=-2, not clipped
-    assert loss.item() == pytest.approx(-((1.2 + 1.0) / 2 + -3.0) / 2, rel=1e-5)
-    assert metrics.clip_fraction.item() == pytest.approx(1 / 3)
-    loss.backward()
-    assert learner.grad[0, 0] == 0 and learner.grad[1, 1] == 0
-    assert learner.grad[1, 0].item() == pytest.approx(1.5, rel=1e-5)
-
-
-def test_loss_gradient_in_double_precision():
-    torch.manual_seed(0)
-    behaviour = -torch.rand(3, 4, dtype=torch.float64)
-    learner = (behaviour + 0.1 * torch.randn(3, 4, dtype=torch.float64)).requires_grad_()
-    advantages = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64)
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
-    assert torch.autograd.gradcheck(
-        lambda x: grpo_loss(x, behaviour, advantages, mask, LossConfig())[0], (learner,), atol=1e-7
-    )
-
-
 def test_bf16_masters_are_refused():
     with pytest.raises(UserError, match=r"optimizer\.master_dtype='bfloat16' is refused"):
         parse(RunConfig, {"optimizer": {"master_dtype": "bfloat16"}})
@@ -120,7 +78,7 @@ def test_a_small_update_moves_nearly_all_weights():
     config = parse(RunConfig, SMALL | {"learning_rate": 6e-8, "optimizer": {"ramp_updates": 0}})
     policy = build_policy(config.model, TASK, 0)
     learner = Learner(policy, config)
-    batch = generate_batches(policy, TASK, config, range(1), 0)[0]
+    batch = batch_of(policy, config)
     # advantages of a random policy may all vanish; give it a gradient
     object.__setattr__(batch, "advantages", torch.linspace(-1, 1, config.batch_size))
     before = torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
@@ -131,10 +89,10 @@ def test_a_small_update_moves_nearly_all_weights():
     assert (before != after)[touched].float().mean() > 0.99
 
 
-def test_what_a_batch_draws_does_not_depend_on_the_chunk():
-    policy = build_policy(CONFIG.model, TASK, 0)
-    alone = generate_batches(policy, TASK, CONFIG, range(2, 3), 0)[0]
-    together = generate_batches(policy, TASK, CONFIG, range(4), 0)[2]
+def test_what_a_group_draws_does_not_depend_on_the_chunk():
+    policy, stream = build_policy(CONFIG.model, TASK, 0), PromptStream(TASK, CONFIG)
+    alone = generate_groups(policy, stream, [9], 0)[0].rollouts
+    together = generate_groups(policy, stream, range(16), 0)[9].rollouts
     assert torch.equal(alone.prompts, together.prompts)
     assert torch.equal(alone.responses, together.responses)
     assert torch.allclose(alone.log_probabilities, together.log_probabilities, atol=1e-5)
