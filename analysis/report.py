@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from analysis.replay_figures import replay_figures
 from analysis.replay_results import replay_results
 from analysis.results import results
 from analysis.stability import CellResult, ReportSettings, Stability, stability
+from analysis.virtual_clock import HEADINGS, ClockRow, clock_rows
 from trainer.collapse import RULE_VERSION
 from trainer.errors import UserError
 from trainer.files import write_atomic, write_json
@@ -44,6 +45,8 @@ class Report:
     """One per facet; a sweep over S, η and seed has one."""
     replay: Replay | None
     """None where the sweep compares no arms."""
+    clock: tuple[ClockRow, ...]
+    """Of runs with a virtual clock."""
     joint: tuple[JointSection, ...]
     """Across facets that differ in what lies between generation and training."""
 
@@ -95,11 +98,13 @@ def write_report(sweeps: Sequence[SweepPaths], out: Path) -> Report:
     joint = joint_sections(found, out / "figures")
     economics = replay(records, settings.replay)
     drawn = replay_figures(economics, out / "figures") if economics else []
+    clock = clock_rows(records)
     content = results(records, list(found), [section.joint for section in joint])
+    content |= {"virtual_clock": [asdict(row) for row in clock]} if clock else {}
     write_json(out / "results.json", content | (replay_results(economics) if economics else {}))
     _write_tables(records, found, out / "tables")
-    write_atomic(out / "index.html", render(records, sections, economics, drawn, joint))
-    return Report(out / "index.html", out / "results.json", records, found, economics, joint)
+    write_atomic(out / "index.html", render(records, sections, economics, drawn, joint, clock))
+    return Report(out / "index.html", out / "results.json", records, found, economics, clock, joint)
 
 
 def report_settings(sweeps: Sequence[SweepFile]) -> ReportSettings:
@@ -177,6 +182,7 @@ def render(
     economics: Replay | None = None,
     drawn: Sequence[Figure] = (),
     joint: Sequence[JointSection] = (),
+    clock: Sequence[ClockRow] = (),
 ) -> str:
     """The page, self-contained: no script, no other file, no network."""
     environment = Environment(
@@ -195,6 +201,8 @@ def render(
         joint_caveat=CAVEAT,
         words=wording,
         replay=economics,
+        clock_rows=clock,
+        clock_headings=HEADINGS,
         replay_figures=drawn,
         replay_words=replay_wording,
         rule_version=RULE_VERSION,

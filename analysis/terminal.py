@@ -13,6 +13,8 @@ from analysis.replay import Replay
 from analysis.replay_wording import HEADINGS, arm_rows, caveats, sentences
 from analysis.report import Report
 from analysis.stability import CellResult, Claim, Stability
+from analysis.virtual_clock import HEADINGS as CLOCK_HEADINGS
+from analysis.virtual_clock import ClockRow
 from analysis.wording import (
     CellText,
     cell_text,
@@ -40,6 +42,8 @@ def print_report(report: Report, console: Console) -> None:
     """Print the result of every facet, the notes on the records and where the report lies."""
     if report.replay is not None:
         _print_replay(report.replay, console)
+    if report.clock:
+        _print_clock(report.clock, console)
     for result in report.results if report.replay is None else ():
         if result.facet:
             console.rule(titled(result.facet.items()), style="dim")
@@ -80,6 +84,17 @@ def _print_replay(found: Replay, console: Console) -> None:
         _hanging(console, line)
     for line in (*found.notes, *caveats(found), "Stability of each arm by S and η: on the page."):
         _hanging(console, line, "dim")
+
+
+def _print_clock(rows: tuple[ClockRow, ...], console: Console) -> None:
+    table = Table(
+        title="Virtual clock: seed medians", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold"
+    )
+    for heading in CLOCK_HEADINGS:
+        table.add_column(heading, justify="left" if heading == "configuration" else "right")
+    for row in rows:
+        table.add_row(*row.texts())
+    console.print(table)
 
 
 def _print_result(result: Stability, console: Console) -> None:
