@@ -76,7 +76,10 @@ def test_numbers_by_value_and_repeated_values():
         ("swep=smoke", "did you mean sweep?"),
         ("optimizer.decay=3", "did you mean optimizer.weight_decay?"),
         ("zzz=3", "unknown field zzz; known are advantage.…, batch_size, budget.…"),
-        ("optimizer.zzz=3", "unknown field optimizer.zzz; known are optimizer.alignment_limit, optimizer.beta1"),
+        (
+            "optimizer.zzz=3",
+            "unknown field optimizer.zzz; known are optimizer.alignment_limit, optimizer.beta1",
+        ),
         (
             "learning_rate=fast",
             "learning_rate='fast' must be a number (given as learning_rate=fast; every cell)",
