@@ -1,4 +1,4 @@
-"""Closed forms of the trainer's parts: task, sampling, advantages, loss, journals, checkpoints."""
+"""Closed forms of the trainer's parts: task, sampling, journals, checkpoints."""
 
 import json
 import math

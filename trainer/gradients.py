@@ -32,7 +32,7 @@ def put_back(gradient: Tensor, parameters: Sequence[Tensor]) -> None:
 
 
 def cosine(gradient: Tensor, previous: Tensor | None) -> float:
-    """Cosine of two gradients (math.md B1); NaN without a previous one, or where a norm is 0 or not finite."""
+    """Cosine of two gradients (math.md B1); NaN without a previous one or where a norm is 0 or infinite."""
     if previous is None:
         return math.nan
     product = gradient.double().norm().item() * previous.double().norm().item()

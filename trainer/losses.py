@@ -126,7 +126,7 @@ def _objective(inputs: LossInputs, ratio: Tensor, config: LossConfig) -> tuple[T
 
 
 def _clipped(ratio: Tensor, advantages: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """min(r·A, clip(r)·A), for negative A no less than dual_clip·A; a ratio is cut where r has no gradient."""
+    """min(r·A, clip(r)·A), for negative A at least dual_clip·A; a ratio is cut where r has no gradient."""
     low, high = 1 - config.clip_low, 1 + config.clip_high
     objective = torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
     negative = advantages < 0
