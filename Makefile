@@ -1,4 +1,4 @@
-# The verbs: setup, demo, test, check (lint, types, import order), format, clean.
+# The verbs: setup, demo, test, check (lint, types, import order), bench, format, clean.
 PYTHON ?= python3
 # Which torch to install, and where from. Elsewhere than on a CPU-only machine whose pip finds a CPU build:
 #   make setup TORCH_ARGS="--index-url <the CPU or CUDA wheel index of your choice>"
@@ -7,7 +7,7 @@ TORCH_ARGS ?=
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup demo test check format clean
+.PHONY: setup demo test check bench format clean
 
 setup: .venv/ready
 
@@ -30,6 +30,9 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m bench.trainer
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -300,7 +300,7 @@ def test_reference_term_by_hand():
     assert metrics.reference_kl.item() == pytest.approx(0.5 / 3)
     assert learner.grad[MASK].tolist() == pytest.approx([2 * 0.5 / 4, 2 * -1 / 4, 0])
     assert reference.grad is None
-    with pytest.raises(ValueError, match="kl_weight=2.0 needs reference_log_probabilities"):
+    with pytest.raises(ValueError, match=r"kl_weight=2\.0 needs reference_log_probabilities"):
         losses(LossConfig(kl_weight=2.0))
 
 
