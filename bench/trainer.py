@@ -6,7 +6,7 @@ For each store and schedule one run of the demo's model is trained and its parts
     bookkeeping    update time that is neither model (sampling, learner) nor evaluation at most 15%
     usage          time in the per-rollout record, over all training time              at most 5%
 
-Exits with 1 when a limit is passed. Nothing here is an absolute time, so a slow or busy machine changes little.
+Exits with 1 when a limit is passed. Nothing here is an absolute time, so a slow machine changes little.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from sweeps.identity import scientific_fields
 from trainer.files import read_json, read_lines
 from trainer.record import (
     CHECKPOINT_MARKER,
+    NOT_ALWAYS_THERE,
     Cell,
     JobState,
     RunPaths,
@@ -111,9 +112,15 @@ def newest_checkpoint(paths: RunPaths) -> int:
 def points(paths: RunPaths, updates: int) -> Iterator[tuple[int, Points]]:
     """Step and finite metrics of updates 0 … `updates`-1, in order.
 
-    Nulls and non-finite numbers are left out; `nonfinite_updates` counts the updates that have any, and is
-    given at update 0 and wherever it grows. Raises `ValueError` when a line is missing.
+    Nulls and non-finite numbers are left out; `nonfinite_updates` counts the updates that have any they
+    should not, and is given at update 0 and wherever it grows. `held_out_accuracy` stands at the update after
+    which it was measured. Raises `ValueError` when a line is missing.
     """
+    accuracy = {
+        line["step"] - 1: line["value"]
+        for line in read_lines(paths.evaluations)
+        if line.get("set") == "held_out" and line.get("metric") == "accuracy"
+    }
     lines = {line["step"]: line for line in read_metrics(paths) if isinstance(line.get("step"), int)}
     bad = 0
     for step in range(updates):
@@ -122,8 +129,12 @@ def points(paths: RunPaths, updates: int) -> Iterator[tuple[int, Points]]:
         line = lines[step]
         values = {key: float(line[key]) for key in _METRICS if _is_finite(line.get(key))}
         missing = len(values) < len(_METRICS) and any(
-            key not in values for key in _METRICS if key in line and key != _OFTEN_UNDEFINED
+            key not in values and (key not in NOT_ALWAYS_THERE or key in line.get("nonfinite", {}))
+            for key in _METRICS
+            if key in line and key != _OFTEN_UNDEFINED
         )
+        if _is_finite(accuracy.get(step)):
+            values["held_out_accuracy"] = float(accuracy[step])
         bad += missing
         if missing or step == 0:
             values["nonfinite_updates"] = float(bad)

@@ -12,7 +12,6 @@ within a cycle, whatever the horizon, so a run that is continued equals a longer
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -139,7 +138,7 @@ class Lockstep:
         self.supply.clear()
         if batch is None:
             names = ("reward", "reward_standard_error", "response_length", "truncated_share")
-            return dict.fromkeys(names, math.nan)
+            return dict.fromkeys(names)
         groups = batch.rewards.view(-1, self.config.group_size)
         return {
             "reward": batch.rewards.mean().item(),

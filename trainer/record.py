@@ -254,10 +254,10 @@ class UpdateMetrics:
     """Rate of this update, ramp included."""
     cumulative_rate: float
     """Λ after this update: the sum of all rates so far."""
-    reward: float
+    reward: float | None
     """Mean reward of all rollouts that entered the store since the last update, before any selection; what
     the collapse rule reads; null where none did."""
-    reward_standard_error: float
+    reward_standard_error: float | None
     """Standard deviation of the prompt groups' mean rewards over the root of the number of prompts."""
     reward_trained: float
     """Mean reward of the rollouts in the trained batch."""
@@ -282,9 +282,9 @@ class UpdateMetrics:
     """Cosine with the previous raw gradient; null at update 0 and where a norm is zero (math.md B1)."""
     displacement: float
     """Root mean square distance of the weights after this update from the initial ones."""
-    response_length: float
+    response_length: float | None
     """Mean response tokens of the generated rollouts, end mark included."""
-    truncated_share: float
+    truncated_share: float | None
     """Share of generated rollouts that hit max_response_tokens without an end mark."""
     rollouts_generated: int
     """Rollouts that entered the store so far (K_inf), those never used included."""
@@ -303,6 +303,19 @@ class UpdateMetrics:
     worker_idle_share: float | None = None
     trainer_idle_share: float | None = None
     """Shares of all workers' and trainers' time so far spent waiting; null in strict runs."""
+
+
+NOT_ALWAYS_THERE = (
+    "reward",
+    "reward_standard_error",
+    "response_length",
+    "truncated_share",
+    "reference_kl",
+    "virtual_time",
+    "worker_idle_share",
+    "trainer_idle_share",
+)
+"""Metrics that are null where no rollout entered the store, or where the run has no such thing."""
 
 
 class Cell(Record):
