@@ -42,7 +42,9 @@ class ReplaySettings(Section):
     """μ at which tables are made and rates chosen."""
     accuracy: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Accuracy at which rates are chosen and savings headlined."""
-    accuracies: tuple[float, ...] = tuple(round(0.5 + 0.025 * k, 3) for k in range(19))
+    accuracies: list[Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default_factory=lambda: [round(0.5 + 0.025 * k, 3) for k in range(19)]
+    )
     """Accuracies of the compute-to-accuracy table and figure."""
 
 

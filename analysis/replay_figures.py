@@ -103,7 +103,8 @@ def _to_accuracy(found: Replay, folder: Path) -> Figure:
         panel.set_xlabel("held-out accuracy")
         panel.set_ylabel(f"compute to it (baseline updates, μ = {mu:g})")
         panel.set_ylim(bottom=0)
-        panel.legend(frameon=False, loc="upper left")
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend(frameon=False, loc="upper left")
         caption = (
             "Compute at which the seed median, smoothed over three evaluations, first reaches an accuracy; "
             f"each arm at its rate for {found.settings.accuracy:g}. A cross ends a line whose next accuracy "
@@ -145,7 +146,8 @@ def _savings(found: Replay, folder: Path) -> Figure:
         panel.set_xticks([0.5, 1, 2, 5, 10, 20], labels=["0.5", "1", "2", "5", "10", "20"], minor=False)
         panel.set_xlabel("μ: cost of generating a rollout over that of training on it once")
         panel.set_ylabel(f"compute saved to {found.settings.accuracy:g} (%)")
-        panel.legend(frameon=False, loc="lower right")
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend(frameon=False, loc="lower right")
         caption = (
             f"1 − compute of the arm over compute of {base.label}, to accuracy {found.settings.accuracy:g}, "
             "rates chosen anew at each μ on both sides. Dots: break-even. The declared μ is assumed; the "
