@@ -233,8 +233,7 @@ def _result(
         allowed = slack_by_noise(table, factor, fit, slope, fitted=fitted, draws=DRAWS, level=LEVEL)
     split = best_split(table, value)
     exponent = exponent_range(table, tested)[1]
-    noisy = any(item.bracket.mixed or item.bracket.non_monotone for item in items)
-    verdict, reason = _verdict(coordinate, needed, allowed, noisy, exponent, rival, capped)
+    verdict, reason = _verdict(coordinate, needed, allowed, table.noisy, exponent, rival, capped)
     logs = iter(p * factor)
     low, high = threshold_range(table, value)
     return CoordinateResult(

@@ -37,6 +37,8 @@ class Table:
     """log of the highest stable rate per configuration; −∞ where open."""
     high: Array
     """log of the lowest collapsed rate; ∞ where open."""
+    noisy: bool
+    """Seeds disagree in a cell, or cells are out of order."""
 
     @property
     def size(self) -> int:
@@ -48,7 +50,9 @@ class Table:
         kept = self.place != left_out
         low, high = self.low.copy(), self.high.copy()
         low[left_out], high[left_out] = -math.inf, math.inf
-        return Table(self.rate[kept], self.place[kept], self.collapsed[kept], self.trials[kept], low, high)
+        return Table(
+            self.rate[kept], self.place[kept], self.collapsed[kept], self.trials[kept], low, high, self.noisy
+        )
 
 
 def table_of(configurations: Sequence[Configuration]) -> Table:
@@ -64,6 +68,7 @@ def table_of(configurations: Sequence[Configuration]) -> Table:
         trials=np.array([len(cell.trials) for _, cell in cells], dtype=np.float64),
         low=low,
         high=high,
+        noisy=any(item.bracket.mixed or item.bracket.non_monotone for item in configurations),
     )
 
 
@@ -98,7 +103,7 @@ def _inequalities(table: Table, factor: Array) -> Inequalities:
 def exponent_range(table: Table, factor: Array, level: float = 0.95) -> tuple[float, Range]:
     """p = β_f/β_η of logit P = β0 + β_η·log η + β_f·log f, and its profile interval (math.md C3).
 
-    Widened to the p that pass through all brackets where there are any: a clean table may be luck.
+    Where no seeds disagree it is widened to the p that pass through all brackets: a clean table may be luck.
     """
     sample = _sample(table, np.column_stack([table.rate, factor[table.place]]))
     if sample is None:
@@ -106,7 +111,7 @@ def exponent_range(table: Table, factor: Array, level: float = 0.95) -> tuple[fl
     _, rate_slope, factor_slope = sample.fit().coefficients
     low, high = sample.ratio_range(2, 1, level)
     found = slack(table, factor, fitted=True).exponents
-    if found is not None:
+    if found is not None and not table.noisy:
         low, high = min(low, found[0]), max(high, found[1])
     return (float(factor_slope / rate_slope) if rate_slope > 0 else math.nan), (low, high)
 

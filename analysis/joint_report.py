@@ -110,8 +110,10 @@ def finding(answer: Joint) -> str:
         count = sum(item.covered)
         said.append(f"{_symbol(item)} puts the boundaries of {count} configurations onto one threshold{at}")
     if not said:
+        best = max(answer.coordinates, key=lambda item: item.score)
         said.append(
-            f"none of {len(answer.coordinates)} coordinates is shown to put all boundaries onto one threshold"
+            f"none of {len(answer.coordinates)} coordinates is shown to put all boundaries onto one threshold "
+            f"({best.coordinate.symbol} predicts left-out configurations best)"
         )
     refuted, open_ones = by_verdict["does not"], by_verdict["cannot tell"]
     if refuted:
@@ -152,7 +154,7 @@ def coordinate_text(answer: Joint, item: CoordinateResult) -> CoordinateText:
     slack = math.exp(max(item.slack.value, 0.0))
     noise = math.exp(max(item.slack_by_noise, 0.0)) if math.isfinite(item.slack_by_noise) else math.inf
     by_seed = ""
-    if item.rival is not None and item.verdict == "does not":
+    if item.rival is not None and item.reason.startswith(item.rival.symbol):
         gains = ", ".join(f"{number(gain)} in seed {seed}" for seed, gain in item.rival.by_seed)
         by_seed = f" ({item.rival.symbol} gains {gains}.)"
     return CoordinateText(
