@@ -59,7 +59,7 @@ LEAST_CONFIGURATIONS = 3
 MATERIAL = 0.01
 """Nats per run: rivals that gain less are no rivals; Firth's penalty alone moves scores by a third of it."""
 MARGIN = 0.1
-"""Nats per run that a rival could still be ahead before a coordinate is said to collapse the boundaries."""
+"""Nats per run: a coordinate collapses no boundaries while a rival in front of it may be this far ahead."""
 DRAWS = 2000
 """Simulated tables behind `slack_by_noise`."""
 LEVEL = 0.95
@@ -200,10 +200,21 @@ def _results(used: Sequence[Configuration], stale: Sequence[Configuration]) -> t
     best = float(np.nanmax(likelihoods))
     found = []
     for k, coordinate in enumerate(COORDINATES):
-        rival = scores.rival(k)
+        rival = scores.rival(k, _special_cases(coordinate))
         capped = _cap_saves(coordinate, stale, table, best)
         found.append(_result(coordinate, used, likelihoods[k] / runs, scores.mean(k), rival, capped))
     return tuple(found)
+
+
+def _special_cases(coordinate: Coordinate) -> list[int]:
+    """Places of p = 1 and p = 0 of a power law."""
+    if not coordinate.fitted:
+        return []
+    return [
+        k
+        for k, other in enumerate(COORDINATES)
+        if not other.fitted and (other.factor is coordinate.factor or other.tested is not None)
+    ]
 
 
 def _log_factor(coordinate: Coordinate, items: Sequence[Configuration]) -> Array:
@@ -233,7 +244,7 @@ def _result(
         allowed = slack_by_noise(table, factor, fit, slope, fitted=fitted, draws=DRAWS, level=LEVEL)
     split = best_split(table, value)
     exponent = exponent_range(table, tested)[1]
-    verdict, reason = _verdict(coordinate, needed, allowed, table.noisy, exponent, rival, capped)
+    verdict, reason = _verdict(coordinate, needed, allowed, table.noisy, exponent, score, rival, capped)
     logs = iter(p * factor)
     low, high = threshold_range(table, value)
     return CoordinateResult(
@@ -279,6 +290,7 @@ def _verdict(
     allowed: float,
     noisy: bool,
     exponent: Range,
+    score: float,
     rival: Rival | None,
     capped: bool,
 ) -> tuple[JointVerdict, str]:
@@ -307,11 +319,10 @@ def _verdict(
         return "cannot tell", f"{said}, wider than {TELLING_WIDTH}: other powers would serve as well."
     if not needed.none_needed and not noisy:
         return "cannot tell", f"{missed}, and no seeds disagree that could explain it."
-    if rival is not None and rival.range[1] > MARGIN:
-        return "cannot tell", (
-            f"{rival.symbol} may predict left-out configurations better, by up to {rival.range[1]:.2f} nats "
-            "per run."
-        )
+    ahead = 0.0 if rival is None or rival.gain <= 0 else min(rival.range[1], -score)  # 0 is a perfect score
+    if rival is not None and ahead > MARGIN:
+        said = f"{rival.symbol} predicts left-out configurations better, though perhaps by chance"
+        return "cannot tell", f"{said}, by up to {ahead:.2f} nats per run."
     fits = "all brackets share a threshold" if needed.none_needed else f"{missed}, within the seeds' noise"
     return "collapses", f"{fits}, {said}, and no rival predicts better beyond chance."
 

@@ -112,8 +112,8 @@ def finding(answer: Joint) -> str:
     if not said:
         best = max(answer.coordinates, key=lambda item: item.score)
         said.append(
-            f"none of {len(answer.coordinates)} coordinates is shown to put all boundaries onto one threshold "
-            f"({best.coordinate.symbol} predicts left-out configurations best)"
+            f"none of {len(answer.coordinates)} coordinates is shown to put all boundaries onto one "
+            f"threshold ({best.coordinate.symbol} predicts left-out configurations best)"
         )
     refuted, open_ones = by_verdict["does not"], by_verdict["cannot tell"]
     if refuted:

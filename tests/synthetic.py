@@ -124,7 +124,7 @@ def write_run_record(paths: SweepPaths, spec: RunSpec, config: CellConfig) -> No
 
 
 def lags_of_batch(run: RunConfig, step: int) -> list[int]:
-    """Lags in a uniform batch of a strict schedule: a FIFO buffer holds N·y/B updates' rollouts of all ages."""
+    """Lags in a uniform batch under schedule=strict: a FIFO buffer holds the rollouts of N·y/B updates."""
     held = max(1, round(run.buffer_size * (run.replay_ratio or 1) / run.batch_size))
     created = {max(0, step - age) for age in range(run.store.delay, run.store.delay + held)}
     return [step - update // run.sync_interval * run.sync_interval for update in created]
