@@ -10,7 +10,8 @@ from typing import Any
 
 from analysis.drawing import Figure
 from analysis.interval_lp import Range
-from analysis.joint import Coordinate, CoordinateResult, Joint, joint
+from analysis.joint import CoordinateResult, Joint, joint
+from analysis.joint_coordinates import Coordinate
 from analysis.joint_figures import joint_figure
 from analysis.stability import Stability
 from analysis.staleness import Configuration

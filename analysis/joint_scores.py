@@ -73,8 +73,9 @@ class Scores:
         differences = self.totals - self.totals[coordinate]
         observed = differences.sum(axis=(1, 2)) / self.runs.sum()
         drawn = self._draw(differences)
-        spread = drawn.std(axis=1)
-        others = np.setdiff1d(np.flatnonzero(spread > 1e-9), special_cases)
+        spread = np.maximum(drawn.std(axis=1), 1e-9)
+        differing = np.flatnonzero(np.abs(differences).max(axis=(1, 2)) > 1e-9)
+        others = np.setdiff1d(differing, special_cases)
         if not len(others):
             return None
         centred = (drawn[others] - observed[others, None]) / spread[others, None]
