@@ -53,51 +53,58 @@ def joint_figure(answer: Joint, folder: Path, name: str) -> Figure | None:
 def _panel(panel: Axes, answer: Joint, result: CoordinateResult) -> None:
     factors = [result.coordinate.factor(item) for item in answer.used]
     shown = [factor for factor in factors if factor > 0]
-    low, high = min(shown), max(shown)
+    _axes(panel, answer.used, min(shown), max(shown))
+    varies = max(shown) > min(shown)
+    _line(panel, result, result.p if varies else 0.0)
+    marks, colours = _marks(answer.used), _colours(answer.used)
+    for item, place in zip(answer.used, _apart(factors, *panel.get_xlim()), strict=True):
+        if place > 0:
+            _bar(panel, item, place, colours[item.sync_interval], marks[str(item.arm)])
+    said = result.coordinate.symbol + (f", p = {number(result.p)}" if result.coordinate.fitted else "")
+    panel.set_title(f"{said}: {result.verdict}", color=TITLE_STYLES[result.verdict])
+    factor = result.coordinate.symbol.removesuffix("·η").removesuffix("^p").strip("()")
+    panel.set_xlabel(factor if varies else "no staleness")
+    if not varies:
+        panel.tick_params(axis="x", which="both", bottom=False, labelbottom=False)
+
+
+def _axes(panel: Axes, used: Sequence[Configuration], low: float, high: float) -> None:
     room = max((high / low) ** 0.12, 1.3)
     panel.set_xscale("log")
     panel.set_yscale("log")
-    rates = [cell.learning_rate for item in answer.used for cell in item.counted]
-    bottom, top = min(rates) / 1.6, max(rates) * 1.6
-    panel.set_ylim(bottom, top)
+    rates = [cell.learning_rate for item in used for cell in item.counted]
+    panel.set_ylim(min(rates) / 1.6, max(rates) * 1.6)
     panel.set_xlim(low / room, high * room)
-    _line(panel, result)
-    marks, colours = _marks(answer.used), _colours(answer.used)
-    at_same: dict[str, list[int]] = {}
-    for k, factor in enumerate(factors):
-        at_same.setdefault(f"{factor:.2g}", []).append(k)
-    for k, (item, factor) in enumerate(zip(answer.used, factors, strict=True)):
-        if factor > 0:
-            same = at_same[f"{factor:.2g}"]
-            shift = (
-                (same.index(k) - (len(same) - 1) / 2)
-                * min(0.035, 0.2 / len(same))
-                * math.log(high * room**2 / low)
-            )
-            _bar(panel, item, factor * math.exp(shift), colours[item.sync_interval], marks[str(item.arm)])
-    said = result.coordinate.symbol + (f", p = {number(result.p)}" if result.coordinate.fitted else "")
-    panel.set_title(f"{said}: {result.verdict}", color=TITLE_STYLES[result.verdict])
-    panel.set_xlabel(
-        result.coordinate.symbol.removesuffix("·η").replace("^p", "") if low < high else "(nothing)"
-    )
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: rate(value)))
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panel.xaxis.set_minor_formatter(NullFormatter())
     panel.yaxis.set_minor_formatter(NullFormatter())
-    if low == high:
-        panel.set_xticks([])
 
 
-def _line(panel: Axes, result: CoordinateResult) -> None:
+def _apart(factors: Sequence[float], left: float, right: float) -> list[float]:
+    """The factors, equal ones moved apart so that no bar hides another; 0 stays."""
+    groups: dict[str, list[int]] = {}
+    for k, factor in enumerate(factors):
+        groups.setdefault(f"{factor:.2g}", []).append(k)
+    placed = list(factors)
+    for same in groups.values():
+        step = min(0.035, 0.2 / len(same)) if len(groups) > 1 else 0.8 / len(same)
+        for position, k in enumerate(same):
+            shift = (position - (len(same) - 1) / 2) * step
+            placed[k] *= (right / left) ** shift
+    return placed
+
+
+def _line(panel: Axes, result: CoordinateResult, p: float) -> None:
     if not math.isfinite(result.threshold):
         return
     ends = panel.get_xlim()
     low, high = result.threshold_range
     if low > 0 and math.isfinite(high):
-        below, above = ([edge / end**result.p for end in ends] for edge in (low, high))
+        below, above = ([edge / end**p for end in ends] for edge in (low, high))
         panel.fill_between(ends, below, above, color="#999999", alpha=0.25, lw=0)
-    panel.plot(ends, [result.threshold / end**result.p for end in ends], color="#333333", lw=1.1)
+    panel.plot(ends, [result.threshold / end**p for end in ends], color="#333333", lw=1.1)
 
 
 def _bar(panel: Axes, item: Configuration, x: float, colour: str, marker: str) -> None:

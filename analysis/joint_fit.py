@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,11 +16,21 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from analysis.collapse_probability import FirthFit, FirthSample
-from analysis.interval_lp import Array, Inequalities, Range, extent, has_interior, least_slack, within
+from analysis.interval_lp import (
+    Array,
+    Inequalities,
+    Range,
+    extent,
+    has_interior,
+    least_slack,
+    within,
+)
 from analysis.staleness import Configuration
 
 EXPONENTS = np.linspace(-1.0, 3.0, 161)
 """Tried in simulated tables in place of a linear program."""
+SAME = 1e-6
+"""Log coordinates no further apart are one value: a fitted p is known to about 1e-8."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Table:
     """log of the highest stable rate per configuration; −∞ where open."""
     high: Array
     """log of the lowest collapsed rate; ∞ where open."""
+    noisy: bool
+    """Seeds disagree in a cell, or cells are out of order."""
 
     @property
     def size(self) -> int:
@@ -44,11 +56,21 @@ class Table:
         return len(self.low)
 
     def without(self, left_out: int) -> Table:
-        """Without the cells of one configuration; the numbering stays, its bracket opens."""
-        kept = self.place != left_out
-        low, high = self.low.copy(), self.high.copy()
-        low[left_out], high[left_out] = -math.inf, math.inf
-        return Table(self.rate[kept], self.place[kept], self.collapsed[kept], self.trials[kept], low, high)
+        """Without the cells of one configuration; the numbering stays."""
+        return self._where(self.place != left_out)
+
+    def only(self, kept: int) -> Table:
+        """With the cells of one configuration only."""
+        return self._where(self.place == kept)
+
+    def _where(self, kept: NDArray[np.bool_]) -> Table:
+        return replace(
+            self,
+            rate=self.rate[kept],
+            place=self.place[kept],
+            collapsed=self.collapsed[kept],
+            trials=self.trials[kept],
+        )
 
 
 def table_of(configurations: Sequence[Configuration]) -> Table:
@@ -64,6 +86,7 @@ def table_of(configurations: Sequence[Configuration]) -> Table:
         trials=np.array([len(cell.trials) for _, cell in cells], dtype=np.float64),
         low=low,
         high=high,
+        noisy=any(item.bracket.mixed or item.bracket.non_monotone for item in configurations),
     )
 
 
@@ -95,20 +118,19 @@ def _inequalities(table: Table, factor: Array) -> Inequalities:
     return within(np.column_stack([np.ones(table.size), -factor]), table.low, table.high)
 
 
-def exponent_range(table: Table, factor: Array, level: float = 0.95) -> tuple[float, Range]:
-    """p = β_f/β_η of logit P = β0 + β_η·log η + β_f·log f, and its profile interval (math.md C3).
+def exponent_range(table: Table, factor: Array, level: float = 0.95) -> Range:
+    """Profile interval of p = β_f/β_η in logit P = β0 + β_η·log η + β_f·log f (math.md C3).
 
-    Widened to the p that pass through all brackets where there are any: a clean table may be luck.
+    Where no seeds disagree it is widened to the p that pass through all brackets: a clean table may be luck.
     """
     sample = _sample(table, np.column_stack([table.rate, factor[table.place]]))
     if sample is None:
-        return math.nan, (-math.inf, math.inf)
-    _, rate_slope, factor_slope = sample.fit().coefficients
+        return -math.inf, math.inf
     low, high = sample.ratio_range(2, 1, level)
     found = slack(table, factor, fitted=True).exponents
-    if found is not None:
+    if found is not None and not table.noisy:
         low, high = min(low, found[0]), max(high, found[1])
-    return (float(factor_slope / rate_slope) if rate_slope > 0 else math.nan), (low, high)
+    return low, high
 
 
 def _sample(table: Table, covariates: Array) -> FirthSample | None:
@@ -189,35 +211,39 @@ class Split:
 def best_split(table: Table, coordinate: Array) -> Split | None:
     """Collapsed means at or above the threshold; None without a cell in which all seeds agree."""
     down, up = _agreeing(table)
-    values = np.unique(coordinate[down | up])
-    if not len(values):
+    used = coordinate[down | up]
+    if not len(used):
         return None
-    edges = np.concatenate([[values[0] - 0.1], values, [values[-1] + 0.1]])
-    best: tuple[int, float, float] | None = None
-    for low, high in pairwise(edges.tolist()):
-        middle = (low + high) / 2
-        wrong = int((coordinate[down] < middle).sum() + (coordinate[up] >= middle).sum())
-        if best is None or (wrong, low - high) < (best[0], best[1] - 1e-9):
-            best = wrong, low - high, middle
-    assert best is not None
-    return Split(best[2], best[0])
+    # Rounded from the least on, so that logs which differ by rounding are one value, whatever the units of η.
+    values = used.min() + np.unique(np.round(used - used.min(), 6))
+    edges = [values[0] - 0.1, *values.tolist(), values[-1] + 0.1]
+    gaps = [
+        (_wrong(table, coordinate, (low + high) / 2), low - high, (low + high) / 2)
+        for low, high in pairwise(edges)
+    ]
+    fewest = min(wrong for wrong, _, _ in gaps)
+    widest = min(width for wrong, width, _ in gaps if wrong == fewest)
+    threshold = next(at for wrong, width, at in gaps if wrong == fewest and width < widest + 10 * SAME)
+    return Split(threshold, fewest)
 
 
 def left_out_wrong(table: Table, factor: Array, *, fitted: bool) -> int:
     """Cells called wrongly when their configuration has no say in the threshold (nor in p)."""
-    down, up = _agreeing(table)
     wrong = 0
     for k in range(table.size):
-        rest = table.without(k)
+        rest, own = table.without(k), table.only(k)
         found = curve(rest, factor, fitted=True) if fitted else None
         p = found.p if found is not None else 1.0
         split = best_split(rest, rest.rate + p * factor[rest.place])
-        own = table.place == k
-        value = table.rate + p * factor[table.place]
         if split is not None:
-            wrong += int((own & down & (value < split.threshold)).sum())
-            wrong += int((own & up & (value >= split.threshold)).sum())
+            wrong += _wrong(own, own.rate + p * factor[own.place], split.threshold)
     return wrong
+
+
+def _wrong(table: Table, coordinate: Array, threshold: float) -> int:
+    down, up = _agreeing(table)
+    called = coordinate > threshold - SAME
+    return int((down & ~called).sum() + (up & called).sum())
 
 
 def _agreeing(table: Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

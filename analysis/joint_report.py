@@ -10,7 +10,8 @@ from typing import Any
 
 from analysis.drawing import Figure
 from analysis.interval_lp import Range
-from analysis.joint import Coordinate, CoordinateResult, Joint, joint
+from analysis.joint import CoordinateResult, Joint, joint
+from analysis.joint_coordinates import Coordinate
 from analysis.joint_figures import joint_figure
 from analysis.stability import Stability
 from analysis.staleness import Configuration
@@ -110,8 +111,10 @@ def finding(answer: Joint) -> str:
         count = sum(item.covered)
         said.append(f"{_symbol(item)} puts the boundaries of {count} configurations onto one threshold{at}")
     if not said:
+        best = max(answer.coordinates, key=lambda item: item.score)
         said.append(
-            f"none of {len(answer.coordinates)} coordinates is shown to put all boundaries onto one threshold"
+            f"none of {len(answer.coordinates)} coordinates is shown to put all boundaries onto one "
+            f"threshold ({best.coordinate.symbol} predicts left-out configurations best)"
         )
     refuted, open_ones = by_verdict["does not"], by_verdict["cannot tell"]
     if refuted:
@@ -152,7 +155,7 @@ def coordinate_text(answer: Joint, item: CoordinateResult) -> CoordinateText:
     slack = math.exp(max(item.slack.value, 0.0))
     noise = math.exp(max(item.slack_by_noise, 0.0)) if math.isfinite(item.slack_by_noise) else math.inf
     by_seed = ""
-    if item.rival is not None and item.verdict == "does not":
+    if item.rival is not None and item.reason.startswith(item.rival.symbol):
         gains = ", ".join(f"{number(gain)} in seed {seed}" for seed, gain in item.rival.by_seed)
         by_seed = f" ({item.rival.symbol} gains {gains}.)"
     return CoordinateText(

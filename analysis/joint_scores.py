@@ -62,18 +62,20 @@ class Scores:
     def mean(self, coordinate: int) -> float:
         return float(self.totals[coordinate].sum() / self.runs.sum())
 
-    def rival(self, coordinate: int) -> Rival | None:
+    def rival(self, coordinate: int, special_cases: Sequence[int] = ()) -> Rival | None:
         """The rival furthest ahead in standard errors, with an interval that holds for all at once.
 
         Configurations and seeds are both drawn again: the question is about configurations, and two seeds
         alone give three different draws. The critical value is that of the largest of all differences, so
-        that picking the best rival afterwards costs no coverage.
+        that picking the best rival afterwards costs no coverage. A special case of the coordinate is no
+        rival: where it holds, so does the coordinate.
         """
         differences = self.totals - self.totals[coordinate]
         observed = differences.sum(axis=(1, 2)) / self.runs.sum()
         drawn = self._draw(differences)
-        spread = drawn.std(axis=1)
-        others = np.flatnonzero(spread > 1e-9)
+        spread = np.maximum(drawn.std(axis=1), 1e-9)
+        differing = np.flatnonzero(np.abs(differences).max(axis=(1, 2)) > 1e-9)
+        others = np.setdiff1d(differing, special_cases)
         if not len(others):
             return None
         centred = (drawn[others] - observed[others, None]) / spread[others, None]

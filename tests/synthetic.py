@@ -78,7 +78,8 @@ class RunSpec:
 
     @property
     def run_id(self) -> str:
-        changed = "".join(f"-{name}" for name in self.science)
+        changed = "".join(f"-{name}-{value}" for name, value in self.science.items())
+        changed = "".join(sign for sign in changed if sign.isalnum() or sign in "-_")
         return f"s{self.sync_interval}-lr{self.learning_rate:g}-seed{self.seed}{changed}".replace(".", "_")
 
 
@@ -122,6 +123,13 @@ def write_run_record(paths: SweepPaths, spec: RunSpec, config: CellConfig) -> No
         write_summary(place, run, spec, rewards, budget.collapse)
 
 
+def lags_of_batch(run: RunConfig, step: int) -> list[int]:
+    """Lags in a uniform batch under schedule=strict: a FIFO buffer holds the rollouts of N·y/B updates."""
+    held = max(1, round(run.buffer_size * (run.replay_ratio or 1) / run.batch_size))
+    created = {max(0, step - age) for age in range(run.store.delay, run.store.delay + held)}
+    return [step - update // run.sync_interval * run.sync_interval for update in created]
+
+
 def write_metrics(path: Path, run: RunConfig, rewards: np.ndarray, noise: float) -> None:
     import json
 
@@ -129,7 +137,7 @@ def write_metrics(path: Path, run: RunConfig, rewards: np.ndarray, noise: float)
     for step, reward in enumerate(rewards.tolist()):
         rate = run.learning_rate * (min(1.0, (step + 1) / ramp) if ramp else 1.0)
         total += rate
-        lag = step % run.sync_interval
+        lag, lags = step % run.sync_interval, lags_of_batch(run, step)
         metrics = UpdateMetrics(
             step=step,
             policy_version=step - lag,
@@ -145,14 +153,14 @@ def write_metrics(path: Path, run: RunConfig, rewards: np.ndarray, noise: float)
             kl=0.0,
             ratio_min=1.0,
             ratio_max=1.0,
-            lag_mean=float(lag),
-            lag_max=lag,
+            lag_mean=float(np.mean(lags)),
+            lag_max=max(lags),
             gradient_norm=1.0,
             gradient_cosine=0.1,
             displacement=total,
             response_length=9.0,
             truncated_share=0.0,
-            rollouts_generated=run.batch_size * (step + 1),
+            rollouts_generated=int(run.batch_size / (run.replay_ratio or 1) * (step + 1)),
             rollouts_trained=run.batch_size * (step + 1),
             rollouts_held=0,
             age_mean=float(lag),
