@@ -251,12 +251,13 @@ def test_an_error_in_the_loop_leaves_no_job_behind(tmp_path: Path, monkeypatch: 
     executor = ProcessExecutor("local", 1, Path(__file__).parent.parent, FAKE_JOB)
     progress = Progress(Console(quiet=True), sweep, {sweep.cells[0].run_id: 20}, 1)
     monkeypatch.setattr(progress, "due", lambda: 1 / (read_state(paths.run(sweep.cells[0].run_id)) is None))
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ZeroDivisionError):
         Runner(paths, sweep, executor, LedgerWriter(paths, "t"), progress).run([sweep.cells[0].run_id])
     assert executor.running == () and not is_training(paths.run(sweep.cells[0].run_id))
     state = read_state(paths.run(sweep.cells[0].run_id))
     assert state is not None and state.state == "interrupted"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_reader_never_turns_a_job_away(tmp_path: Path) -> None:

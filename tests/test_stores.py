@@ -233,6 +233,31 @@ def test_recency_halves_with_age_and_order_is_lifo_or_fifo():
         assert queue.draw(0).rollouts[:2].tolist() == first
 
 
+def test_recency_draws_without_replacement_by_age_however_small_the_weights():
+    """With a half-life of 0.01 updates weights of age 12 and more are below the least float64."""
+    recency = {"selection": "recency", "recency_half_life": 0.01, "within_batch_replacement": False}
+    store = make_store(config(buffer_size=64, store=recency))
+    for step in range(64):
+        store.admit(entries(step, 1, step), step)
+    for step in range(63, 93):
+        assert sorted(store.draw(step).rollouts.tolist()) == list(range(48, 64))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_a_gradient_norm_that_is_not_finite_counts_as_not_measured(replacement):
+    chosen = {"selection": "gradient_norm", "within_batch_replacement": replacement, "selection_floor": 1e-9}
+    store = make_store(config(buffer_size=32, store=chosen))
+    store.admit(entries(0, 32, 0), 0)
+    norms = np.array([math.nan, math.inf, 2.0, 1.0] * 4 + [0.0] * 16)
+    store.record_gradient_norms(np.arange(32), norms)
+    drawn = np.concatenate([store.draw(step).rollouts for step in range(50)])
+    assert set(drawn.tolist()) == set(range(16))
+    if replacement:  # weights 1, 1, 1 and 1/2
+        counts = np.bincount(drawn % 4, minlength=4)
+        expected = len(drawn) * np.array([2, 2, 2, 1]) / 7
+        assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
 @pytest.mark.parametrize("order", ["fifo", "lifo"])
 def test_a_delay_makes_every_batch_late_by_as_many_updates(order):
     store = make_store(config(store={"delay": 3, "order": order}))

@@ -10,6 +10,8 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -49,8 +51,16 @@ class Attempt:
         self.launcher = int(os.environ.get("GRPOSWEEP_LAUNCHER", "0"))
         self.stop_reason: str | None = None
         self.last_beat = (0.0, 0)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._asked)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT as requests to stop, for the block."""
+        before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         self.stop_reason = signal.Signals(number).name
@@ -106,7 +116,8 @@ def run_job(folder: Path) -> Exit:
             attempt.note("started", job=os.environ.get("SLURM_JOB_ID"), code=os.environ.get("GRPOSWEEP_CODE"))
             torch.set_num_threads(config.resources.threads)
             torch.use_deterministic_algorithms(True)
-            return _attempt(attempt, paths, config, budget)
+            with attempt.listening():
+                return _attempt(attempt, paths, config, budget)
     except UserError as error:
         print(error, flush=True)
         return Exit.USER_ERROR

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -34,35 +36,38 @@ def select(rows: Rows, count: int, step: int, config: StoreConfig, stream: np.ra
     if config.selection == "least_used":
         order = np.lexsort((stream.random(len(rows)), rows["uses"]))
         return stream.permutation(order[:count])
-    weights = selection_weights(rows, step, config)
+    weights = log_weights(rows, step, config)
     if config.within_batch_replacement:
         if weights is None:
             return stream.integers(len(rows), size=count)
-        cumulative = np.cumsum(weights)
+        cumulative = np.cumsum(np.exp(weights - weights.max()))
         return np.searchsorted(cumulative, stream.random(count) * cumulative[-1], side="right").astype(
             np.int64
         )
     if weights is None:
         return stream.permutation(len(rows))[:count]
-    # a race of exponential clocks is won in the order of draws without replacement
-    clocks = stream.standard_exponential(len(rows)) / weights
+    # a race of exponential clocks is won in the order of draws without replacement; by logarithms, as the
+    # weights of old rollouts underflow
+    clocks = np.log(stream.standard_exponential(len(rows))) - weights
     return stream.permutation(np.argpartition(clocks, count - 1)[:count])
 
 
-def selection_weights(rows: Rows, step: int, config: StoreConfig) -> Floats | None:
-    """Positive weights, not normalised; None: all equal."""
+def log_weights(rows: Rows, step: int, config: StoreConfig) -> Floats | None:
+    """Finite logarithms of the weights, up to a constant; None: all equal."""
     floor = config.selection_floor
     if config.selection == "recency":
-        youngest = step - rows["created"].max()  # only ratios count, and old ages may underflow
-        weights: Floats = np.exp2(-(step - rows["created"] - youngest) / config.recency_half_life)
-        return np.maximum(weights, np.finfo(np.float64).tiny)
+        ages: Floats = (step - rows["created"]).astype(np.float64)
+        return -math.log(2) * ages / config.recency_half_life
     if config.selection == "reward":
         low, high = rows["reward"].min(), rows["reward"].max()
-        return None if low == high else floor + (1 - floor) * (rows["reward"] - low) / (high - low)
+        return None if low == high else np.log(floor + (1 - floor) * (rows["reward"] - low) / (high - low))
     if config.selection == "gradient_norm":
         norms = rows["gradient_norm"]
-        largest = norms.max()
-        if largest <= 0:
+        measured = np.isfinite(norms) & (norms >= 0)
+        largest = norms[measured].max(initial=0.0)
+        if largest == 0:
             return None
-        return np.where(norms < 0, 1.0, np.maximum(norms / largest, floor))
+        shares: Floats = np.ones(len(rows))  # not measured, or not finite: as the greatest
+        shares[measured] = np.maximum(norms[measured] / largest, floor)
+        return np.log(shares)
     return None
