@@ -118,7 +118,7 @@ class Joint:
 def joint(results: Sequence[Stability]) -> tuple[Joint, ...]:
     """One answer per set of facets that differ in what lies between generation and training only.
 
-    Empty unless the sweep varies that.
+    Empty unless the sweep varies that, and S beside it: the question is whether both are one.
     """
     fields = results[0].facet if results else {}
     varied = [name for name in ARM_FIELDS if name in fields]
@@ -128,7 +128,11 @@ def joint(results: Sequence[Stability]) -> tuple[Joint, ...]:
     for result in results:
         shared = {name: value for name, value in result.facet.items() if name not in varied}
         groups.setdefault(repr(shared), (shared, []))[1].append(result)
-    return tuple(compare(configurations(found, varied), shared) for shared, found in groups.values())
+    return tuple(
+        compare(configurations(found, varied), shared)
+        for shared, found in groups.values()
+        if len({interval for result in found for interval in result.sync_intervals}) > 1
+    )
 
 
 def compare(found: Sequence[Configuration], shared: Mapping[str, Any] | None = None) -> Joint:

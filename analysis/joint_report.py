@@ -33,6 +33,8 @@ LEGEND = (
 CAVEAT = "It speaks of this model and task only."
 SPREAD = 0.05
 """Share of k̄ by which runs of a configuration may differ unsaid."""
+MOST_IDS = 6
+"""Run ids that a sentence lists."""
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,16 @@ def notes(answer: Joint) -> list[str]:
         for run_id, why in item.unused:
             reasons.setdefault(why, []).append(run_id)
     said += [
-        f"{plural(len(ids), 'run')} not used, {why}: {', '.join(ids)}."
+        f"{plural(len(ids), 'run')} not used, {why}: {few(ids)}."
         for why, ids in sorted(reasons.items())
     ]
     return said
+
+
+def few(ids: Sequence[str]) -> str:
+    """The first of them; results.json has all."""
+    more = len(ids) - MOST_IDS
+    return ", ".join(ids) if more <= 1 else f"{', '.join(ids[:MOST_IDS])} and {more} more"
 
 
 def joint_results(answers: Sequence[Joint]) -> list[dict[str, Any]]:

@@ -28,6 +28,20 @@ class ArmRow:
     collapsed: str
     run_ids: tuple[str, ...]
 
+    def texts(self) -> tuple[str, ...]:
+        """In the order of `HEADINGS`."""
+        return (
+            self.arm,
+            self.rate,
+            self.tried,
+            self.uses,
+            self.compute,
+            self.saving,
+            self.final,
+            self.peak,
+            self.collapsed,
+        )
+
 
 HEADINGS = ("arm", "best η", "of", "uses y", "compute", "saving", "final", "peak", "collapsed")
 
@@ -91,7 +105,7 @@ def sentences(found: Replay) -> list[str]:
         if item.saving is None:
             said.append(f"{start}: cannot tell, as one of them did not reach it.")
             continue
-        text = f"{start} at μ = {settings.generation_cost_ratio:g}: saves {saving_text(item)}"
+        text = f"{start} at μ = {settings.generation_cost_ratio:g}: saving {saving_text(item)}"
         known = [value for value in item.left_out if value is not None]
         if item.left_out:
             missing = len(item.left_out) - len(known)
@@ -104,6 +118,9 @@ def sentences(found: Replay) -> list[str]:
             text += "; saves at every μ shown"
         elif all(value is None or value < 0 for value in item.by_mu):
             text += "; saves at no μ shown"
+        best = found.best(item.arm)
+        if best.collapsed:
+            text += f"; {best.collapsed} of {len(best.runs)} runs at its best η collapsed later on"
         said.append(text + ".")
     return said
 

@@ -37,6 +37,10 @@ STYLES = {
 }
 VERDICT_STYLES = {"consistent": "green", "inconsistent": "red", "cannot tell": "yellow"}
 
+FULL_WIDTH = 125
+LEFT_OUT_WHEN_NARROW = ("of", "uses y", "peak")
+"""Columns of the table of arms that only the page shows."""
+
 
 def print_report(report: Report, console: Console) -> None:
     """Print the result of every facet, the notes on the records and where the report lies."""
@@ -65,20 +69,12 @@ def _print_replay(found: Replay, console: Console) -> None:
         title_style="bold",
         padding=(0, 1),
     )
-    for heading in HEADINGS:
+    shown = [name for name in HEADINGS if console.width >= FULL_WIDTH or name not in LEFT_OUT_WHEN_NARROW]
+    for heading in shown:
         table.add_column(heading, justify="left" if heading == "arm" else "right")
     for row in arm_rows(found):
-        table.add_row(
-            row.arm,
-            row.rate,
-            row.tried,
-            row.uses,
-            row.compute,
-            row.saving,
-            row.final,
-            row.peak,
-            row.collapsed,
-        )
+        texts = dict(zip(HEADINGS, row.texts(), strict=True))
+        table.add_row(*(texts[name] for name in shown))
     console.print(table)
     for line in sentences(found):
         _hanging(console, line)

@@ -48,7 +48,8 @@ def view_axes(axes: Mapping[str, Sequence[Any]]) -> tuple[str | None, str | None
     if {"sync_interval", "learning_rate"} <= set(wide):
         return "learning_rate", "sync_interval"
     if len(wide) > 1:
-        return wide[1], wide[0]
+        words = any(isinstance(value, str) for value in axes[wide[0]])  # too wide for headings
+        return (wide[0], wide[1]) if words else (wide[1], wide[0])
     return (wide[0] if wide else None), None
 
 
