@@ -205,8 +205,7 @@ def notes(answer: Joint) -> list[str]:
         for run_id, why in item.unused:
             reasons.setdefault(why, []).append(run_id)
     said += [
-        f"{plural(len(ids), 'run')} not used, {why}: {few(ids)}."
-        for why, ids in sorted(reasons.items())
+        f"{plural(len(ids), 'run')} not used, {why}: {few(ids)}." for why, ids in sorted(reasons.items())
     ]
     return said
 

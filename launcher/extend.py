@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +16,14 @@ from launcher.submit import Settings, find_work, launch
 from launcher.sweep_folder import Growth
 from trainer.errors import UserError
 from trainer.files import read_json
-from trainer.record import SweepPaths, read_budget, read_config, read_sweep
+from trainer.record import (
+    CHECKPOINT_FORMAT,
+    SweepPaths,
+    newest_checkpoint_format,
+    read_budget,
+    read_config,
+    read_sweep,
+)
 
 
 def extend(
@@ -37,6 +44,7 @@ def extend(
         growths, over = _growths(paths, statuses, horizon, constant)
         if over:
             say(console, f"{over} collapsed or invalid runs are not continued")
+        _refuse_old_checkpoints(paths, growths)
         if growths:
             low = min(growth.new.horizon for growth in growths)
             high = max(growth.new.horizon for growth in growths)
@@ -50,6 +58,17 @@ def extend(
             sweep_folder.grow(paths, growths, sweep_folder.history_entry("extend", words, provenance))
 
         return launch(paths, sweep, settings, console, write, altered=bool(growths))
+
+
+def _refuse_old_checkpoints(paths: SweepPaths, growths: Sequence[Growth]) -> None:
+    formats = [newest_checkpoint_format(paths.run(growth.run_id)) for growth in growths]
+    old = [found for found in formats if found not in (None, CHECKPOINT_FORMAT)]
+    if old:
+        raise UserError(
+            f"runs of {quoted(paths)} have checkpoints of format {old[0]}, this version continues format "
+            f"{CHECKPOINT_FORMAT}: extend them with the version that wrote them, or submit a new "
+            "sweep with a longer horizon and --name"
+        )
 
 
 def clock_constant(paths: SweepPaths) -> float:

@@ -183,6 +183,22 @@ def test_extend_wants_one_of_two(shell: Shell, call) -> None:  # type: ignore[no
         assert code == 2 and "one of --horizon" in errors
 
 
+def test_runs_with_checkpoints_of_another_format_are_not_extended(shell: Shell, call) -> None:  # type: ignore[no-untyped-def]
+    call("submit", "seed=0")
+    (cell,) = read_sweep(shell.paths()).cells
+    checkpoint = shell.paths().run(cell.run_id).checkpoints / "step-00000020"
+    write_json(checkpoint / "meta.json", {"cumulative_rate": 0.1})
+    write_json(checkpoint / "complete.json", {"step": 20, "sha256": {}})
+
+    def content() -> dict[str, object]:
+        return {name: found for name, found in shell.files().items() if not name.endswith("runner.lock")}
+
+    before = content()
+    code, _, errors = call("extend", "tiny", "--horizon", "30")
+    assert code == 2 and "checkpoints of format 1" in errors and "Traceback" not in errors
+    assert content() == before
+
+
 def test_a_folder_that_cannot_be_written_is_one_message(
     shell: Shell,
     call,  # type: ignore[no-untyped-def]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import time
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.helpers import make_run, run_job, start_job
-from trainer.files import locked, read_json, read_lines
+from trainer.files import locked, read_json, read_lines, sha256, write_json
 from trainer.policy import build_policy, weights_of
 from trainer.record import RunPaths, read_config, read_metrics, read_summary
 from trainer.sampling import sample
@@ -136,6 +137,26 @@ def test_a_longer_budget_continues_and_equals_a_longer_run(tmp_path):
     assert run_job(short)[0] == 0
     assert short.metrics.read_bytes().startswith(before)
     same_record(short, long)
+
+
+def test_an_extension_that_cannot_go_on_leaves_the_result(tmp_path):
+    paths = make_run(tmp_path / "s" / "runs" / "a", 8)
+    assert run_job(paths)[0] == 0
+    result = paths.summary.read_bytes()
+    longer = make_run(tmp_path / "s" / "runs" / "b", 16)
+    paths.budget.write_bytes(longer.budget.read_bytes())
+    (checkpoint,) = paths.checkpoints.glob("step-*")
+    meta = read_json(checkpoint / "meta.json")
+    write_json(checkpoint / "meta.json", meta | {"format": 1})
+    marker = read_json(checkpoint / "complete.json")
+    marker["sha256"]["meta.json"] = sha256(checkpoint / "meta.json")
+    write_json(checkpoint / "complete.json", marker)
+    code, output = run_job(paths)
+    assert code == 2 and "has format 1" in output and "Traceback" not in output
+    assert paths.summary.read_bytes() == result
+    shutil.rmtree(checkpoint)  # from the start again: the result speaks of updates that are gone
+    assert run_job(paths)[0] == 0
+    assert read_summary(paths).updates == 16
 
 
 def test_second_job_on_a_run_is_turned_away(tmp_path):

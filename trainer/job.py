@@ -33,6 +33,7 @@ from trainer.record import (
     next_attempt,
     read_budget,
     read_config,
+    read_summary,
 )
 
 HEARTBEAT_SECONDS = 0.5
@@ -129,10 +130,10 @@ def run_job(folder: Path) -> Exit:
 def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budget) -> Exit:
     engine: Lockstep | None = None
     try:
-        paths.summary.unlink(missing_ok=True)
         attempt.write_state("running", None)
         engine = Lockstep(paths, config, budget, attempt.check)
         engine.restore(attempt.number - 1, lambda text: print(text, flush=True))
+        _drop_summary_beyond(engine.step, paths)
         attempt.last_beat = (time.monotonic(), engine.step)  # restored updates count for no speed
         with Journals(paths.folder, JOURNALS) as journals:
             _train(attempt, engine, journals)
@@ -145,10 +146,21 @@ def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budge
         attempt.note("ended", how="interrupted", reason=str(reason), step=engine.step if engine else 0)
         return Exit.INTERRUPTED
     except Exception as error:
-        traceback.print_exc()
+        if isinstance(error, UserError):
+            print(error, flush=True)
+        else:
+            traceback.print_exc()
         attempt.write_state("failed", engine, "".join(traceback.format_exception(error)[-2:]).strip())
         attempt.note("ended", how="exception", reason=repr(error), step=engine.step if engine else 0)
         return Exit.USER_ERROR if isinstance(error, UserError) else Exit.FAILED
+
+
+def _drop_summary_beyond(step: int, paths: RunPaths) -> None:
+    """Remove a summary of updates that are not there any more; that of a shorter horizon still holds."""
+    if paths.summary.is_file():
+        summary = read_summary(paths)
+        if summary is None or summary.updates > step:
+            paths.summary.unlink()
 
 
 def _train(attempt: Attempt, engine: Lockstep, journals: Journals) -> None:

@@ -23,12 +23,13 @@ from torch import Tensor
 from trainer.checkpoint import Checkpoint, load_newest, save_checkpoint
 from trainer.collapse import CollapseDetector
 from trainer.config import Budget, RunConfig
+from trainer.errors import UserError
 from trainer.evaluation import completions, held_out_accuracy
 from trainer.files import finite
 from trainer.journal import Journals, cut_journals
 from trainer.learner import Learner
 from trainer.policy import build_policy, copy_weights, weights_of
-from trainer.record import RunPaths, UpdateMetrics
+from trainer.record import CHECKPOINT_FORMAT, RunPaths, UpdateMetrics
 from trainer.rollouts import PromptStream, RolloutBatch
 from trainer.schedule import make_schedule
 from trainer.supply import Supply
@@ -37,8 +38,6 @@ from trainer.usage import Usage
 from trainer.warm_start import initial_weights, load_weights
 
 JOURNALS = ("metrics", "timings", "samples", "evaluations")
-CHECKPOINT_FORMAT = 2
-"""Changes whenever older checkpoints cannot be continued."""
 
 
 class Lockstep:
@@ -201,7 +200,7 @@ class Lockstep:
     def restore(self, tail_attempt: int, notice: Callable[[str], None]) -> None:
         """Go back to the newest complete checkpoint, or to the start; cut the journals to match.
 
-        Raises `ValueError` when the checkpoint has another format or grew from other initial weights.
+        Raises `UserError` when the checkpoint has another format or grew from other initial weights.
         """
         checkpoint = load_newest(self.paths.checkpoints, notice)
         lengths = dict.fromkeys(JOURNALS, 0)
@@ -210,12 +209,12 @@ class Lockstep:
         else:
             meta = checkpoint.meta
             if meta.get("format") != CHECKPOINT_FORMAT:
-                raise ValueError(
+                raise UserError(
                     f"the checkpoint has format {meta.get('format', 1)}, this version continues format "
                     f"{CHECKPOINT_FORMAT}: continue with the version that wrote it, or start a new sweep"
                 )
             if meta["warm_start"] != self.warm_start:
-                raise ValueError(
+                raise UserError(
                     f"the checkpoint grew from weights {meta['warm_start'][:12]}, the warm start at hand is "
                     f"{self.warm_start[:12]}: put the sweep's warm_starts folder back, or start a new sweep"
                 )

@@ -64,6 +64,8 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
+CHECKPOINT_FORMAT = 2
+"""Changes whenever older checkpoints cannot be continued."""
 CHECKPOINT_MARKER = "complete.json"
 """Written last into a checkpoint's folder: `step`, updates done, and the checksum of every file."""
 
@@ -392,6 +394,15 @@ def read_state(paths: RunPaths) -> RunState | None:
 def read_summary(paths: RunPaths) -> Summary | None:
     data = read_json(paths.summary)
     return None if data is None else Summary.model_validate(data)
+
+
+def newest_checkpoint_format(paths: RunPaths) -> int | None:
+    """Format of the newest complete checkpoint; None where there is none."""
+    for folder in sorted(paths.checkpoints.glob("step-*"), reverse=True):
+        if (folder / CHECKPOINT_MARKER).is_file():
+            meta = read_json(folder / "meta.json")
+            return None if meta is None else int(meta.get("format", 1))
+    return None
 
 
 def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
