@@ -31,21 +31,32 @@ def positive_places(size: int, share: float) -> int:
 class TaskConfig(Section):
     """Prompts and their verifier."""
 
-    name: Literal["copy"] = "copy"
-    """`copy`: a prompt of letters, to be answered by the same letters and an end mark; reward 1 iff exact."""
+    name: Literal["copy", "reverse", "sort", "running_sum", "arithmetic"] = "copy"
+    """What the right response to a prompt's letters is, before the end mark; reward 1 iff exact.
+
+    `copy`: the same; `reverse`: from last to first; `sort`: in ascending order; `running_sum`: the sums of
+    the first 1, 2, … letters as numbers, modulo the alphabet. `arithmetic`: the prompt is a sum or a
+    difference of two numbers in base `alphabet`, the response its value, never negative, with length + 1
+    digits.
+    """
     length: Annotated[int, Field(ge=1, le=256)] = 8
-    """Letters in a prompt."""
+    """Letters in a prompt; `arithmetic`: digits of each number."""
     alphabet: Annotated[int, Field(ge=2, le=1000)] = 8
-    """Different letters."""
+    """Different letters; `arithmetic`: the base."""
     max_response_tokens: Count = 9
     """Longest response, end mark included; a response without an end mark is wrong."""
 
+    @property
+    def answer_tokens(self) -> int:
+        """Length of the right response, end mark included."""
+        return self.length + (2 if self.name == "arithmetic" else 1)
+
     @model_validator(mode="after")
     def _answer_fits(self) -> TaskConfig:
-        if self.max_response_tokens < self.length + 1:
+        if self.max_response_tokens < self.answer_tokens:
             raise ValueError(
-                f"max_response_tokens={self.max_response_tokens} cannot hold the answer of "
-                f"length={self.length} and its end mark: use {self.length + 1} or more"
+                f"max_response_tokens={self.max_response_tokens} cannot hold the answer of name={self.name}, "
+                f"length={self.length} and its end mark: use {self.answer_tokens} or more"
             )
         return self
 

@@ -12,11 +12,11 @@ from torch.nn import Module
 from trainer.config import EvaluationConfig, RunConfig
 from trainer.rollouts import draw_responses, draw_uniforms
 from trainer.seeding import generator
-from trainer.tasks import CopyTask
+from trainer.tasks import Task
 
 
 def held_out_accuracy(
-    policy: Module, task: CopyTask, config: RunConfig, settings: EvaluationConfig, step: int
+    policy: Module, task: Task, config: RunConfig, settings: EvaluationConfig, step: int
 ) -> float:
     """Share of correct responses to fixed prompts, the same for every run of the task; one response each.
 
@@ -28,9 +28,7 @@ def held_out_accuracy(
     return (task.verify(prompts, drawn.tokens) == 1).double().mean().item()
 
 
-def completions(
-    policy: Module, task: CopyTask, config: RunConfig, count: int, step: int
-) -> list[dict[str, Any]]:
+def completions(policy: Module, task: Task, config: RunConfig, count: int, step: int) -> list[dict[str, Any]]:
     """Lines of samples.jsonl: one response to each of `count` fixed prompts."""
     prompts = task.prompts(count, generator(0, "sample prompts", 0))
     uniforms = draw_uniforms(task, count, generator(config.seed, "sample completions", step))

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from trainer.config import ModelConfig
 from trainer.seeding import derive_seed
-from trainer.tasks import CopyTask
+from trainer.tasks import Task
 
 
-def build_policy(config: ModelConfig, task: CopyTask, seed: int) -> Module:
+def build_policy(config: ModelConfig, task: Task, seed: int) -> Module:
     """A model with fresh fp32 weights drawn from `seed`; the global random state is left alone."""
     head_dim = config.hidden_size // config.heads
     shared: dict[str, Any] = {

@@ -13,7 +13,7 @@ from trainer.advantages import group_advantages
 from trainer.config import RunConfig
 from trainer.sampling import Responses, sample
 from trainer.seeding import generator
-from trainer.tasks import CopyTask
+from trainer.tasks import Task
 
 TENSORS = ("prompts", "responses", "mask", "log_probabilities", "rewards", "advantages")
 
@@ -79,7 +79,7 @@ class PromptStream:
     They are drawn in blocks of a batch's, each from (seed, purpose, block) alone.
     """
 
-    def __init__(self, task: CopyTask, config: RunConfig) -> None:
+    def __init__(self, task: Task, config: RunConfig) -> None:
         self.task, self.config = task, config
         self._block: tuple[int, Tensor, Tensor] | None = None
 
@@ -137,7 +137,7 @@ def renew_group(policy: Module, stream: PromptStream, group: Group, kept: int, v
 
 def draw_responses(
     policy: Module,
-    task: CopyTask,
+    task: Task,
     prompts: Tensor,
     uniforms: Tensor,
     temperature: float,
@@ -155,7 +155,7 @@ def draw_responses(
     )
 
 
-def draw_uniforms(task: CopyTask, count: int, stream: torch.Generator) -> Tensor:
+def draw_uniforms(task: Task, count: int, stream: torch.Generator) -> Tensor:
     """Random numbers for `count` responses, float64 [count, max_response_tokens]."""
     shape = (count, task.config.max_response_tokens)
     return torch.rand(shape, dtype=torch.float64, generator=stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +13,11 @@ from trainer.config import TaskConfig
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTask:
-    """Repeat the prompt's letters, then say that it is done.
+class Task(ABC):
+    """Prompts of one length with one right response each.
 
-    Token ids: letters 0..K−1, then padding, start, separator and end mark (K to K+3).
-    A prompt is `start letters separator`; the only right response is `letters end`.
+    Token ids: letters 0..K−1, then padding, start, separator and end mark (K to K+3), then what a task adds.
+    A prompt is `start body separator`; the only right response is the answer and an end mark.
     """
 
     config: TaskConfig
@@ -31,23 +32,40 @@ class CopyTask:
 
     @property
     def vocabulary_size(self) -> int:
-        return self.config.alphabet + 4
+        return self.config.alphabet + 4 + len(self.marks)
+
+    @property
+    def marks(self) -> str:
+        """Characters of the tokens from K+4 on."""
+        return ""
+
+    @property
+    def body_tokens(self) -> int:
+        """Tokens of a prompt between start and separator."""
+        return self.config.length
 
     @property
     def max_tokens(self) -> int:
         """Longest sequence: prompt and response."""
-        return self.config.length + 2 + self.config.max_response_tokens
+        return self.body_tokens + 2 + self.config.max_response_tokens
+
+    @abstractmethod
+    def bodies(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random insides of prompts, int64 [count, body_tokens]."""
+
+    @abstractmethod
+    def solve(self, bodies: Tensor) -> Tensor:
+        """Their answers without end marks, int64 [count, answer_tokens − 1]."""
 
     def prompts(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random prompts, int64 [count, length + 2]."""
-        letters = torch.randint(self.config.alphabet, (count, self.config.length), generator=generator)
+        """Random prompts, int64 [count, body_tokens + 2]."""
         start = torch.full((count, 1), self.config.alphabet + 1)
-        return torch.cat([start, letters, start + 1], dim=1)
+        return torch.cat([start, self.bodies(count, generator), start + 1], dim=1)
 
     def answers(self, prompts: Tensor) -> Tensor:
-        """The right response to each prompt, int64 [count, length + 1]."""
+        """The right response to each prompt, int64 [count, answer_tokens]."""
         end = torch.full((len(prompts), 1), self.eos_id)
-        return torch.cat([prompts[:, 1:-1], end], dim=1)
+        return torch.cat([self.solve(prompts[:, 1:-1]), end], dim=1)
 
     def verify(self, prompts: Tensor, responses: Tensor) -> Tensor:
         """Rewards, float32 [count]: 1 where a response equals the answer and then only pads, else 0.
@@ -61,18 +79,84 @@ class CopyTask:
 
     def render(self, tokens: Tensor) -> str:
         """Readable text of token ids [any]; the end mark is `.`, padding is left out."""
-        letters = string.ascii_lowercase
+        first_mark = self.config.alphabet + 4
         names: list[str] = []
         for token in tokens.tolist():
             if token < self.config.alphabet:
-                names.append(letters[token] if self.config.alphabet <= len(letters) else f"{token} ")
+                names.append(self._letter(token))
+            elif token >= first_mark:
+                names.append(self.marks[token - first_mark])
             elif token == self.eos_id:
                 names.append(".")
             elif token != self.pad_id:
                 names.append("^" if token == self.config.alphabet + 1 else ">")
         return "".join(names)
 
+    def _letter(self, token: int) -> str:
+        letters = string.ascii_lowercase
+        return letters[token] if self.config.alphabet <= len(letters) else f"{token} "
 
-def make_task(config: TaskConfig) -> CopyTask:
+
+class LetterTask(Task):
+    """Repeat, reverse, sort or add up the prompt's letters."""
+
+    __slots__ = ()
+
+    def bodies(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(self.config.alphabet, (count, self.config.length), generator=generator)
+
+    def solve(self, bodies: Tensor) -> Tensor:
+        match self.config.name:
+            case "reverse":
+                return bodies.flip(1)
+            case "sort":
+                return bodies.sort(dim=1).values
+            case "running_sum":
+                return bodies.cumsum(dim=1) % self.config.alphabet
+            case _:
+                return bodies
+
+
+class ArithmeticTask(Task):
+    """Add or subtract two numbers, digit by digit: any size is exact."""
+
+    __slots__ = ()
+
+    @property
+    def marks(self) -> str:
+        return "+-"
+
+    @property
+    def body_tokens(self) -> int:
+        return 2 * self.config.length + 1
+
+    def bodies(self, count: int, generator: torch.Generator) -> Tensor:
+        length, base = self.config.length, self.config.alphabet
+        numbers = torch.randint(base, (count, 2, length), generator=generator)
+        minus = torch.randint(2, (count, 1), generator=generator)
+        different = numbers[:, 0] != numbers[:, 1]
+        place = different.int().argmax(dim=1, keepdim=True)  # the first digit that differs decides
+        first, second = (numbers[:, k].gather(1, place) for k in (0, 1))
+        swapped = ((minus == 1) & (first < second)).unsqueeze(-1)
+        numbers = torch.where(swapped, numbers.flip(1), numbers)
+        return torch.cat([numbers[:, 0], base + 4 + minus, numbers[:, 1]], dim=1)
+
+    def solve(self, bodies: Tensor) -> Tensor:
+        length, base = self.config.length, self.config.alphabet
+        sign = 1 - 2 * (bodies[:, length] - base - 4)
+        answer = torch.zeros(len(bodies), length + 1, dtype=torch.int64)
+        carry = torch.zeros(len(bodies), dtype=torch.int64)
+        for place in range(length - 1, -1, -1):
+            total = bodies[:, place] + sign * bodies[:, length + 1 + place] + carry
+            answer[:, place + 1] = total % base
+            carry = total.div(base, rounding_mode="floor")
+        answer[:, 0] = carry
+        return answer
+
+    def _letter(self, token: int) -> str:
+        return str(token) if self.config.alphabet <= 10 else f"{token} "
+
+
+def make_task(config: TaskConfig) -> Task:
     """The task that a configuration names."""
-    return CopyTask(config)
+    return ArithmeticTask(config) if config.name == "arithmetic" else LetterTask(config)

@@ -21,7 +21,7 @@ from trainer.files import locked, sha256, write_json
 from trainer.policy import build_policy, weights_of
 from trainer.rollouts import draw_responses, draw_uniforms
 from trainer.seeding import generator
-from trainer.tasks import CopyTask
+from trainer.tasks import Task
 
 RECIPE = 1
 """Changes whenever the same settings would give other weights."""
@@ -40,7 +40,7 @@ def warm_start_key(config: RunConfig) -> str:
 
 
 def initial_weights(
-    config: RunConfig, task: CopyTask, folder: Path, check: Callable[[], None]
+    config: RunConfig, task: Task, folder: Path, check: Callable[[], None]
 ) -> tuple[Path, str]:
     """File of the initial weights and its content hash; made if it is not there.
 
@@ -68,9 +68,7 @@ def load_weights(policy: Module, file: Path) -> None:
             parameter.copy_(tensors[name])
 
 
-def _train(
-    config: RunConfig, task: CopyTask, check: Callable[[], None]
-) -> tuple[Module, dict[str, float | int]]:
+def _train(config: RunConfig, task: Task, check: Callable[[], None]) -> tuple[Module, dict[str, float | int]]:
     settings = config.warm_start
     policy = build_policy(config.model, task, settings.seed)
     optimizer = torch.optim.AdamW(
@@ -107,7 +105,7 @@ def _train(
     return policy, {"updates": step, "sampled_reward": reward}
 
 
-def _sampled_reward(policy: Module, config: RunConfig, task: CopyTask, step: int) -> float:
+def _sampled_reward(policy: Module, config: RunConfig, task: Task, step: int) -> float:
     seed = config.warm_start.seed
     prompts = task.prompts(256, generator(seed, "warm start check prompts", step))
     uniforms = draw_uniforms(task, len(prompts), generator(seed, "warm start check", step))
