@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from trainer.advantages import group_advantages
 from trainer.config import AdvantageConfig, LossConfig
+from trainer.errors import UserError
 from trainer.losses import Extent, LossInputs, LossMetrics, policy_loss
+from trainer.schema import parse
 
 KINDS = [
     ("grpo", "token"),
@@ -366,3 +368,19 @@ def test_groups_are_apart_and_their_advantages_sum_to_nothing(rewards, config):
     alone = group_advantages(torch.tensor(rewards[4:]), 4, config, LossConfig())
     assert torch.allclose(both[1], alone, rtol=1e-5, atol=1e-6)
     assert both.sum(1).abs().max() < 1e-4 * max(1.0, both.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("asymre", "clip_low", 0.3),
+        ("truncated", "clip_high", 0.3),
+        ("truncated", "dual_clip", 3.0),
+        ("grpo", "weight_cap", 3.0),
+        ("grpo", "asymre_shift", -0.2),
+        ("asymre", "ratio_level", "sequence"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(kind, field, value):
+    with pytest.raises(UserError, match=f"{field}={value} has no effect when kind={kind}"):
+        parse(LossConfig, {"kind": kind, field: value})

@@ -174,6 +174,8 @@ class LossConfig(Section):
     def _settings_of_its_kind(self) -> LossConfig:
         fields = type(self).model_fields
         for name, kinds in (
+            ("clip_low", ("grpo",)),
+            ("clip_high", ("grpo",)),
             ("dual_clip", ("grpo",)),
             ("weight_cap", ("truncated",)),
             ("asymre_shift", ("asymre",)),
