@@ -185,7 +185,8 @@ def _label(run: Run, names: Sequence[str]) -> str:
             if value:
                 parts.append(f"{_SYMBOLS[name]}={value:g}")
         else:
-            parts.append(f"{_SYMBOLS.get(name, name)}={value}")
+            shown = f"{value:g}" if isinstance(value, float) else value
+            parts.append(f"{_SYMBOLS.get(name, name.rsplit('.', 1)[-1])}={shown}")
     return ", ".join(parts)
 
 

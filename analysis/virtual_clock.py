@@ -67,7 +67,8 @@ def _row(runs: Sequence[Run], names: Sequence[str]) -> ClockRow:
         return float(np.median(values))
 
     return ClockRow(
-        configuration=titled((name, runs[0].science[name]) for name in names) or "all runs",
+        configuration=titled((name.rsplit(".", 1)[-1], runs[0].science[name]) for name in names)
+        or "all runs",
         seeds=len(runs),
         time_per_update=middle([line["virtual_time"] / (line["step"] + 1) for line in last]),
         worker_idle_share=middle([line["worker_idle_share"] for line in last]),

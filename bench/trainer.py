@@ -4,6 +4,7 @@ For each store and schedule one run of the demo's model is trained and its parts
 
     checkpoints    time in saving, at the default cadence, over all training time      at most 5%
     bookkeeping    update time that is neither model (sampling, learner) nor evaluation at most 15%
+                   (20% on the clock, where groups enter the store one by one)
     usage          time in the per-rollout record, over all training time              at most 5%
 
 Exits with 1 when a limit is passed. Nothing here is an absolute time, so a slow machine changes little.
@@ -91,9 +92,10 @@ def main() -> int:
             }
             print(f"{label:12}", *(f"{name} {100 * share:.1f}%" for name, share in shares.items()), sep="  ")
             for name, share in shares.items():
-                if share > LIMITS[name]:
+                limit = LIMITS[name] + (0.05 if name == "bookkeeping" and "schedule" in fields else 0)
+                if share > limit:
                     failed = True
-                    print(f"  {name} takes more than {100 * LIMITS[name]:.0f}%")
+                    print(f"  {name} takes more than {100 * limit:.0f}%")
     return int(failed)
 
 

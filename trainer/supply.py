@@ -70,7 +70,8 @@ class Supply:
         size = self.config.group_size
         numbers = np.arange(self.generated, self.generated + size * len(made))
         self.generated += len(numbers)
-        columns = {name: torch.cat([group.tensors()[name] for group in made]) for name in made[0].tensors()}
+        parts = [group.tensors() for group in made]
+        columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         rewards = columns["rewards"]
         groups_rewards = rewards.view(-1, size)
         informative = (groups_rewards != groups_rewards[:, :1]).any(dim=1)
