@@ -84,12 +84,20 @@ def _print_replay(found: Replay, console: Console) -> None:
 
 def _print_clock(rows: tuple[ClockRow, ...], console: Console) -> None:
     table = Table(
-        title="Virtual clock: seed medians", box=box.SIMPLE_HEAD, title_justify="left", title_style="bold"
+        title="Virtual clock: seed medians",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 1, 0, 0),
     )
     for heading in CLOCK_HEADINGS:
-        table.add_column(heading, justify="left" if heading == "configuration" else "right")
+        if heading == "configuration":
+            table.add_column(heading, no_wrap=True)
+        else:
+            table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(*row.texts())
+        configuration, *numbers = row.texts()
+        table.add_row(configuration.replace(", ", ",\n"), *numbers)
     console.print(table)
 
 
