@@ -120,7 +120,7 @@ def sentences(found: Replay) -> list[str]:
             text += "; saves at no μ shown"
         best = found.best(item.arm)
         if best.collapsed:
-            text += f"; {best.collapsed} of {len(best.runs)} runs at its best η collapsed later on"
+            text += f"; {best.collapsed} of {len(best.runs)} runs at its best η collapsed"
         said.append(text + ".")
     return said
 
