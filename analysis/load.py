@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from trainer.budget import Budget, CellConfig
 from trainer.collapse import RULE_VERSION, judge
-from trainer.config import Budget, CellConfig, RunConfig
+from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.files import read_lines
 from trainer.record import (

@@ -28,7 +28,7 @@ from analysis.frontier import (
     saving_range,
 )
 from analysis.load import Records, Run
-from trainer.config import Positive
+from trainer.fields import Positive
 from trainer.files import read_lines
 from trainer.schema import Section
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import trainer.rollouts
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.job import run_job
 from trainer.learner import Learner
 from trainer.lockstep import Lockstep

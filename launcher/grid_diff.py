@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.record import SweepFile, SweepPaths, read_config
 from trainer.schema import field_paths, flatten
 

@@ -22,7 +22,7 @@ from launcher.executors import Ended, Executor
 from launcher.ledger import End, LedgerWriter, classify, read_ledger
 from launcher.progress import Progress
 from launcher.state import RunStatus, job_state, job_states
-from trainer.config import Budget
+from trainer.budget import Budget
 from trainer.errors import UserError
 from trainer.files import LockHeldError, locked
 from trainer.record import (

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launcher.ledger import End, Ledger, Start
 from launcher.process import is_alive
-from trainer.config import Budget
+from trainer.budget import Budget
 from trainer.record import (
     JobState,
     Outcome,

@@ -21,7 +21,7 @@ from launcher.progress import Progress
 from launcher.runner import Result, Runner, longest_first, runner_lock
 from launcher.snapshot import Snapshot, take_snapshot
 from launcher.state import RunStatus, job_states
-from trainer.config import Budget
+from trainer.budget import Budget
 from trainer.record import JobState, SweepFile, SweepPaths, read_budget, read_config, read_sweep
 
 if TYPE_CHECKING:

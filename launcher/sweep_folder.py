@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.grid_diff import field_changes, retyped, run_changes
 from launcher.ledger import sweep_lock
-from trainer.config import Budget
+from trainer.budget import Budget
 from trainer.errors import UserError
 from trainer.record import (
     Cell,

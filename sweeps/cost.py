@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainer.config import Positive, RunConfig
+from trainer.config import RunConfig
+from trainer.fields import Positive
 from trainer.files import read_lines
 from trainer.record import RunPaths
 from trainer.schema import Section

@@ -18,7 +18,7 @@ from sweeps.cost import CostFigures
 from sweeps.identity import run_id
 from sweeps.overrides import Assignment, parse_overrides
 from sweeps.presets import SWEEP, ConfigTree, Preset, unknown_field
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.errors import UserError
 from trainer.schema import flatten, nearest, parse
 

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeps.cost import CostFigures
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.errors import UserError
 from trainer.schema import field_paths, flatten, nearest, parse
 
@@ -29,6 +29,8 @@ SWEEP = "sweep"
 PRESET_KEYS = ("description", "axes", "report", "cost")
 FIELDS = dict(field_paths(CellConfig))
 """Dotted field of a cell → default."""
+OPEN = [path for path, default in FIELDS.items() if isinstance(default, dict)]
+"""Fields that hold names of the user's or of a library's own."""
 SECTIONS = {path[:end] for path in FIELDS for end, sign in enumerate(path) if sign == "."}
 AT_THE_TOP = "@_global_"
 
@@ -148,7 +150,7 @@ def _preset(place: str, composed: dict[str, Any]) -> Preset:
 
 def unknown_field(name: str, groups: Sequence[str]) -> str | None:
     """Why `name` is not a field that can be set, or None when it is."""
-    if name in FIELDS:
+    if name in FIELDS or any(name.startswith(f"{path}.") for path in OPEN):
         return None
     if name in SECTIONS:
         example = next(path for path in FIELDS if path.startswith(f"{name}."))

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.record import RunPaths, write_budget, write_config
 from trainer.schema import parse
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeps.cost import CostFigures
 from sweeps.identity import flatten, run_id
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.schema import parse
 
 FAKE_JOB = (sys.executable, "-P", str(Path(__file__).with_name("launcher_fake_job.py")))

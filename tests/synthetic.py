@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from trainer.budget import BudgetConfig, CellConfig, HorizonRule
 from trainer.collapse import RULE_VERSION, CollapseRuleConfig, judge
-from trainer.config import BudgetConfig, CellConfig, HorizonRule, OptimizerConfig, RunConfig
+from trainer.config import OptimizerConfig, RunConfig
 from trainer.files import write_atomic, write_json
 from trainer.record import (
     Cell,

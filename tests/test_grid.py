@@ -9,7 +9,7 @@ import pytest
 import sweeps.presets
 from sweeps.grid import expand
 from sweeps.identity import run_id
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.errors import UserError
 from trainer.schema import flatten
 

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.identity import FROZEN_DEFAULTS, run_id, scientific_fields
-from trainer.config import BudgetConfig, CellConfig, ResourceConfig, RunConfig
+from trainer.budget import BudgetConfig, CellConfig
+from trainer.config import ResourceConfig, RunConfig
 from trainer.record import RunPaths, read_config, write_config
 from trainer.schema import field_paths, parse
 
-FIXED = {"engine", "schedule", "optimizer.master_dtype"}
+FIXED = {"engine", "schedule", "optimizer.master_dtype", "sampling.top_p", "sampling.top_k"}
 """Fields with one legal value so far."""
 OTHER = {
     "batch_size": 128,
@@ -46,6 +47,13 @@ def config_with(values, schema=RunConfig):
 
 
 BUFFER = {"buffer_size": 512}
+GENERATOR = {"task.name": "text", "task.source.generator": "gcd", "task.source.rows": 10}
+TEXT = GENERATOR | {"task.max_response_tokens": 20}
+FILE = {"task.name": "text", "task.source.path": "a.jsonl", "task.max_response_tokens": 20}
+HUB = {"task.name": "text", "task.source.dataset": "a/b", "task.source.revision": "0" * 40}
+HUB |= {"task.max_response_tokens": 20}
+COMMAND = FILE | {"task.verifier.kind": "command", "task.verifier.command": "check"}
+PRETRAINED = FILE | {"model.pretrained": "a/b", "model.revision": "0" * 40}
 FREE = {"schedule": "free", "generation_cost_ratio": 5.0}
 CONDITIONAL = {
     "buffer_size": ({}, 512),
@@ -76,6 +84,35 @@ CONDITIONAL = {
     "loss.weight_cap": ({"loss.kind": "truncated"}, 4.0),
     "loss.asymre_shift": ({"loss.kind": "asymre"}, 0.0),
     "loss.kl_weight": ({}, 0.01),
+    "task.max_prompt_tokens": (TEXT, 64),
+    "task.source.generator": (TEXT, "lcm"),
+    "task.source.settings": (TEXT, {"min_numbers": 2}),
+    "task.source.seed": (TEXT, 1),
+    "task.source.rows": (TEXT, 20),
+    "task.source.path": (FILE, "b.jsonl"),
+    "task.source.dataset": (HUB, "a/c"),
+    "task.source.subset": (HUB, "hard"),
+    "task.source.split": (HUB, "test"),
+    "task.source.revision": (HUB, "1" * 40),
+    "task.source.prompt_column": (FILE, "problem"),
+    "task.source.answer_column": (FILE, "solution"),
+    "task.source.answer_extract": (FILE, "boxed"),
+    "task.held_out_share": (FILE, 0.1),
+    "task.system_prompt": (FILE, "Be brief."),
+    "task.prompt_template": (FILE, "{problem}?"),
+    "task.chat_template_kwargs": (FILE, {"enable_thinking": False}),
+    "task.extract": (FILE, "boxed"),
+    "task.verifier.kind": (FILE, "math"),
+    "task.verifier.command": (COMMAND, "check --strictly"),
+    "task.verifier.time_limit": (COMMAND, 5.0),
+    "task.verifier.memory_limit_mb": (COMMAND, 1024),
+    "task.verifier.batch": (COMMAND, 1),
+    "task.truncation": ({}, "mask"),
+    "task.wrong_reward": ({}, -1.0),
+    "model.pretrained": (PRETRAINED, "a/c"),
+    "model.revision": (PRETRAINED, "1" * 40),
+    "model.untie_embeddings": (PRETRAINED, True),
+    "model.compute_dtype": ({}, "bfloat16"),
     "optimizer.clip_norm": ({}, 1.0),
     "optimizer.alignment_limit": ({}, 0.5),
 }
@@ -153,8 +190,26 @@ def test_budget_and_resources_are_no_part_of_the_id(horizon, cadence, drop, thre
         "resources": {"threads": threads, "generation_chunk": chunk, "micro_batch": micro},
     }
     assert run_id(parse(CellConfig, data).run()) == run_id(RunConfig())
-    assert set(data["resources"]) == set(ResourceConfig.model_fields)
     assert not set(BudgetConfig.model_fields) & set(scientific_fields(parse(CellConfig, data)))
+
+
+RESOURCES = {
+    "threads": 2,
+    "generation_chunk": 64,
+    "micro_batch": 8,
+    "micro_batch_tokens": 4096,
+    "logit_chunk": 512,
+    "activation_checkpointing": True,
+    "device": "cuda",
+    "previous_gradient": "bfloat16",
+    "displacement": "off",
+    "verifier_processes": 4,
+}
+
+
+@pytest.mark.parametrize("name", sorted(ResourceConfig.model_fields))
+def test_no_resource_is_part_of_the_id(name):
+    assert run_id(parse(CellConfig, {"resources": {name: RESOURCES[name]}}).run()) == run_id(RunConfig())
 
 
 @given(

@@ -12,7 +12,8 @@ import pytest
 from launcher.ledger import End, LedgerWriter, classify, new_token, read_ledger
 from launcher.process import birth, is_alive
 from launcher.state import RunStatus, job_state
-from trainer.config import Budget, BudgetConfig, RunConfig
+from trainer.budget import Budget, BudgetConfig
+from trainer.config import RunConfig
 from trainer.files import append_line, locked, write_json
 from trainer.record import JobState, Outcome, Summary, SweepPaths
 

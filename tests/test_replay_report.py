@@ -12,7 +12,7 @@ from analysis.report import write_report
 from analysis.terminal import print_report
 from sweeps.identity import run_id
 from tests.helpers import SMALL
-from trainer.config import CellConfig
+from trainer.budget import CellConfig
 from trainer.files import read_lines
 from trainer.job import run_job
 from trainer.record import Cell, SweepFile, SweepPaths, write_budget, write_config, write_sweep

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import TaskConfig
 from trainer.errors import UserError
 from trainer.schema import parse
 from trainer.seeding import generator
+from trainer.task_config import TaskConfig
 from trainer.tasks import make_task
 
 PLAIN = {

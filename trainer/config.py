@@ -1,26 +1,24 @@
-"""The typed configuration of one run: what is trained (`RunConfig`) and how long (`BudgetConfig`).
+"""The typed configuration of one run: what is trained. How long it goes on is in `trainer.budget`.
 
 There is one schema: the command line, the sweep presets, `config.yaml` in a run's folder and the trainer all
 go through `trainer.schema.parse`. Nothing here imports torch. Every field is one of three kinds:
 
 * **scientific** (the default): decides what the run computes; hashed into the run id;
 * **resource** (`RunConfig.resources`): how it is computed; never part of the id;
-* **budget** (`BudgetConfig`): how long it goes on; outside the id, may only grow.
+* **budget** (`trainer.budget`): how long it goes on; outside the id, may only grow.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainer.collapse import CollapseRuleConfig
+from trainer.fields import Count, Fraction, Positive
 from trainer.schema import Section
-
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+from trainer.task_config import TaskConfig, check_revision
 
 
 def positive_places(size: int, share: float) -> int:
@@ -28,42 +26,21 @@ def positive_places(size: int, share: float) -> int:
     return math.floor(share * size + 0.5)
 
 
-class TaskConfig(Section):
-    """Prompts and their verifier."""
-
-    name: Literal["copy", "reverse", "sort", "running_sum", "arithmetic"] = "copy"
-    """What the right response to a prompt's letters is, before the end mark; reward 1 iff exact.
-
-    `copy`: the same; `reverse`: from last to first; `sort`: in ascending order; `running_sum`: the sums of
-    the first 1, 2, … letters as numbers, modulo the alphabet. `arithmetic`: the prompt is a sum or a
-    difference of two numbers in base `alphabet`, the response its value, never negative, with length + 1
-    digits.
-    """
-    length: Annotated[int, Field(ge=1, le=256)] = 8
-    """Letters in a prompt; `arithmetic`: digits of each number."""
-    alphabet: Annotated[int, Field(ge=2, le=1000)] = 8
-    """Different letters; `arithmetic`: the base."""
-    max_response_tokens: Count = 9
-    """Longest response, end mark included; a response without an end mark is wrong."""
-
-    @property
-    def answer_tokens(self) -> int:
-        """Length of the right response, end mark included."""
-        return self.length + (2 if self.name == "arithmetic" else 1)
-
-    @model_validator(mode="after")
-    def _answer_fits(self) -> TaskConfig:
-        if self.max_response_tokens < self.answer_tokens:
-            raise ValueError(
-                f"max_response_tokens={self.max_response_tokens} cannot hold the answer of name={self.name}, "
-                f"length={self.length} and its end mark: use {self.answer_tokens} or more"
-            )
-        return self
-
-
 class ModelConfig(Section):
-    """A small causal language model made from a transformers config; the task sets the vocabulary."""
+    """A causal language model: one that is `pretrained`, or a small one with fresh weights.
 
+    A fresh one has the vocabulary of the task, or printable characters where the task is text.
+    """
+
+    pretrained: str | None = None
+    """A folder with a transformers model, a .gguf file, or a name on a hub; null: fresh weights of the shape
+    below."""
+    revision: str | None = None
+    """Commit of a model from a hub, 40 hex digits."""
+    untie_embeddings: bool = False
+    """Give the output head of a pretrained model weights of its own, at first equal to the embedding's."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of activations and matrix products; `bfloat16` is autocast over float32 master weights."""
     family: Literal["llama", "qwen3"] = "llama"
     """Architecture."""
     hidden_size: Count = 32
@@ -78,6 +55,41 @@ class ModelConfig(Section):
     """One matrix for input embedding and output head."""
     initializer_range: Positive = 0.15
     """Standard deviation of the initial weights."""
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether `pretrained` is a name on a hub: NAME or OWNER/NAME with no path's signs."""
+        name = self.pretrained
+        return (
+            name is not None
+            and re.fullmatch(r"[\w.-]*\w(/[\w.-]+)?", name) is not None
+            and (not name.endswith(".gguf"))
+        )
+
+    @model_validator(mode="after")
+    def _pretrained_or_shape(self) -> ModelConfig:
+        shape = ("family", "hidden_size", "layers", "heads", "intermediate_size", "tie_embeddings")
+        fields = type(self).model_fields
+        if self.pretrained is None:
+            for name in ("revision", "untie_embeddings"):
+                if getattr(self, name) != fields[name].default:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)} has no effect without pretrained: leave it out"
+                    )
+            return self
+        for name in (*shape, "initializer_range"):
+            if getattr(self, name) != fields[name].default:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} has no effect when pretrained={self.pretrained}, which "
+                    "has a shape of its own: leave it out"
+                )
+        if self.from_hub:
+            check_revision(self.pretrained, self.revision, "revision")
+        elif self.revision is not None:
+            raise ValueError(
+                f"revision={self.revision} has no effect on pretrained={self.pretrained}, a path: leave out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _heads_divide(self) -> ModelConfig:
@@ -198,6 +210,22 @@ class SamplingConfig(Section):
 
     temperature: Positive = 1.0
     """Softmax temperature, applied to behaviour and learner log-probabilities alike."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Only 1 (off): a cut distribution biases the ratio. Evaluations have a top_p of their own."""
+    top_k: Count | None = None
+    """Only null (off), for the same reason."""
+
+    @model_validator(mode="after")
+    def _whole_distribution(self) -> SamplingConfig:
+        for name in ("top_p", "top_k"):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}={value} is refused in training: tokens would come from a cut, renormalised "
+                    "distribution, and every ratio of learner over behaviour would be biased; leave it out "
+                    "(evaluations have a budget.evaluation.top_p of their own)"
+                )
+        return self
 
 
 class StoreConfig(Section):
@@ -253,6 +281,29 @@ class ResourceConfig(Section):
     """Most rollouts sampled in one forward pass; a chunk holds whole batches of one policy version."""
     micro_batch: Count | None = None
     """Rollouts per forward and backward pass; null: the whole batch at once."""
+    micro_batch_tokens: Count | None = None
+    """Most tokens per forward and backward pass, padding included; rollouts of like length go together."""
+    logit_chunk: Count | None = None
+    """Tokens whose logits over the vocabulary are held at once; null: those of the whole pass."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass rather than hold them."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model computes."""
+    previous_gradient: Literal["float32", "bfloat16", "off"] = "float32"
+    """How the gradient of the update before is held, in CPU memory; `off`: no cosine is measured."""
+    displacement: Literal["memory", "disk", "off"] = "memory"
+    """Where the initial weights are held that displacement is measured from; `off`: it is not."""
+    verifier_processes: Count = 1
+    """Processes of a `command` verifier at once."""
+
+    @model_validator(mode="after")
+    def _one_split(self) -> ResourceConfig:
+        if self.micro_batch is not None and self.micro_batch_tokens is not None:
+            raise ValueError(
+                f"micro_batch={self.micro_batch} and micro_batch_tokens={self.micro_batch_tokens} both split "
+                "a batch: keep one"
+            )
+        return self
 
 
 class RunConfig(Section):
@@ -402,6 +453,30 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _model_and_task_fit(self) -> RunConfig:
+        if self.model.pretrained is not None:
+            if not self.task.is_text:
+                raise ValueError(
+                    f"task.name={self.task.name} has tokens of its own, which model.pretrained="
+                    f"{self.model.pretrained} does not know: set task.name=text, or leave it out"
+                )
+            if self.warm_start != WarmStartConfig():
+                raise ValueError(
+                    f"warm_start has no effect on model.pretrained={self.model.pretrained}: leave it out"
+                )
+        if self.optimizer.alignment_limit is not None and self.resources.previous_gradient == "off":
+            raise ValueError(
+                f"optimizer.alignment_limit={self.optimizer.alignment_limit} needs the previous gradient: "
+                "set resources.previous_gradient=float32"
+            )
+        if self.store.selection == "gradient_norm" and self.resources.logit_chunk is not None:
+            raise ValueError(
+                "store.selection=gradient_norm maps over single rollouts and cannot hold logits in parts: "
+                "leave resources.logit_chunk out, or use another selection"
+            )
+        return self
+
     @property
     def sure_size(self) -> int:
         """Rollouts that a full buffer holds whatever their rewards: N less the places for correct ones."""
@@ -413,115 +488,3 @@ class RunConfig(Section):
     def prompts_per_batch(self) -> int:
         """P = ⌈B/G⌉."""
         return -(-self.batch_size // self.group_size)
-
-
-class HorizonRule(Section):
-    """Updates to train: `updates`, or clip(cumulative_rate / learning_rate, at_least, at_most)."""
-
-    updates: Count | None = None
-    """A fixed number of updates; wins over the rule."""
-    cumulative_rate: Positive = 2.0
-    """Λ to reach: the horizon is this over the learning rate."""
-    at_least: Count = 300
-    """Lower end of the rule."""
-    at_most: Count = 100_000
-    """Upper end of the rule."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> HorizonRule:
-        if self.at_least > self.at_most:
-            raise ValueError(
-                f"at_least={self.at_least} is above at_most={self.at_most}: raise at_most or lower at_least"
-            )
-        return self
-
-    def resolve(self, learning_rate: float) -> int:
-        """Horizon in updates for a run at this rate."""
-        if self.updates is not None:
-            return self.updates
-        if learning_rate == 0:
-            return self.at_most
-        # 2/1e-3 is 2000.0000000000002 on no machine, but 0.3/0.1 is 2.9999999999999996 on all
-        wanted = math.ceil(round(self.cumulative_rate / learning_rate, 6))
-        return min(max(wanted, self.at_least), self.at_most)
-
-
-class EvaluationConfig(Section):
-    """Sampled accuracy on held-out prompts of the run's own task, apart from training."""
-
-    every: Annotated[int, Field(ge=0)] = 0
-    """Learner updates between evaluations, the first one before update 0; 0: none."""
-    prompts: Count = 512
-    """Fixed prompts, one response each."""
-    temperature: Positive = 1.0
-    """Softmax temperature of the responses."""
-
-
-class BudgetConfig(Section):
-    """How long runs go on and what they write on the way; outside the run id, may only grow."""
-
-    horizon: HorizonRule = HorizonRule()
-    updates_after_collapse: Annotated[int, Field(ge=0)] | None = None
-    """Updates after a confirmed collapse, to see recovery; null means max(40, 2S)."""
-    checkpoint_every: Count = 200
-    """Learner updates between checkpoints."""
-    keep_checkpoints: Count = 2
-    """Complete checkpoints kept while running; the last one is kept afterwards."""
-    sample_prompts: Annotated[int, Field(ge=0, le=64)] = 2
-    """Fixed prompts whose completions are written to samples.jsonl."""
-    sample_every: Count = 64
-    """Learner updates between written samples, rounded up to a sync."""
-    usage_window: Count = 256
-    """Learner updates whose rollouts and uses go into one file of rollouts/."""
-    evaluation: EvaluationConfig = EvaluationConfig()
-    collapse: CollapseRuleConfig = CollapseRuleConfig()
-
-    def resolve(self, run: RunConfig) -> Budget:
-        """The frozen budget of one run."""
-        after = self.updates_after_collapse
-        return Budget(
-            horizon=self.horizon.resolve(run.learning_rate),
-            updates_after_collapse=max(40, 2 * run.sync_interval) if after is None else after,
-            checkpoint_every=self.checkpoint_every,
-            keep_checkpoints=self.keep_checkpoints,
-            sample_prompts=self.sample_prompts,
-            sample_every=self.sample_every,
-            usage_window=self.usage_window,
-            evaluation=self.evaluation,
-            collapse=self.collapse,
-        )
-
-
-class Budget(Section):
-    """`budget.json`: a `BudgetConfig` with its rules resolved for one run."""
-
-    horizon: Count
-    """Learner updates to train."""
-    updates_after_collapse: Annotated[int, Field(ge=0)]
-    """Updates to go on after a confirmed collapse."""
-    checkpoint_every: Count
-    keep_checkpoints: Count
-    sample_prompts: Annotated[int, Field(ge=0)]
-    sample_every: Count
-    usage_window: Count = 256
-    evaluation: EvaluationConfig = EvaluationConfig()
-    collapse: CollapseRuleConfig
-
-    def grown_to(self, other: Budget) -> Budget:
-        """This budget with the larger of both horizons and watch times; the stop rule stays frozen."""
-        return self.model_copy(
-            update={
-                "horizon": max(self.horizon, other.horizon),
-                "updates_after_collapse": max(self.updates_after_collapse, other.updates_after_collapse),
-            }
-        )
-
-
-class CellConfig(RunConfig):
-    """What a sweep sets for one cell: every field of the run, and its budget."""
-
-    budget: BudgetConfig = BudgetConfig()
-
-    def run(self) -> RunConfig:
-        """The run alone."""
-        return RunConfig.model_validate(self.model_dump(exclude={"budget"}))

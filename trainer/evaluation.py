@@ -9,7 +9,8 @@ from typing import Any
 
 from torch.nn import Module
 
-from trainer.config import EvaluationConfig, RunConfig
+from trainer.budget import EvaluationConfig
+from trainer.config import RunConfig
 from trainer.rollouts import draw_responses, draw_uniforms
 from trainer.seeding import generator
 from trainer.tasks import Task

@@ -18,8 +18,9 @@ from types import FrameType
 import torch
 
 import trainer
+from trainer.budget import Budget
 from trainer.collapse import RULE_VERSION
-from trainer.config import Budget, RunConfig
+from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.files import LockHeldError, append_line, locked, read_lines, write_atomic, write_json
 from trainer.journal import Journals

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.budget import Budget
 from trainer.checkpoint import Checkpoint, load_newest, save_checkpoint
 from trainer.collapse import CollapseDetector
-from trainer.config import Budget, RunConfig
+from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.evaluation import completions, held_out_accuracy
 from trainer.files import finite

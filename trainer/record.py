@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from trainer.config import Budget, RunConfig
+from trainer.budget import Budget
+from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.files import is_locked, read_json, read_lines, read_yaml, write_json, write_yaml
 from trainer.schema import parse

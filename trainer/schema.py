@@ -47,14 +47,14 @@ def field_paths(schema: type[Section], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys.
+    """Nested mappings as one mapping with dotted keys; an empty mapping is a value.
 
     >>> flatten({"a": 1, "b": {"c": 2}})
     {'a': 1, 'b.c': 2}
     """
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.config import TaskConfig
+from trainer.task_config import TaskConfig
 
 
 @dataclass(frozen=True, slots=True)
