@@ -14,6 +14,7 @@ from trainer.fields import Positive
 from trainer.files import read_lines
 from trainer.record import RunPaths
 from trainer.schema import Section
+from trainer.task_config import canonical_json
 
 MOST_READ = 4
 """Runs whose timings are read for each kind of run: a plan has to stay quick in a sweep of thousands."""
@@ -91,15 +92,16 @@ def _wall(seconds: Sequence[float], slots: int) -> float:
     return max(ends)
 
 
-def _by_kind(done: Iterable[tuple[RunConfig, RunPaths]]) -> dict[tuple[object, ...], list[RunPaths]]:
-    kinds: dict[tuple[object, ...], list[RunPaths]] = {}
+def _by_kind(done: Iterable[tuple[RunConfig, RunPaths]]) -> dict[str, list[RunPaths]]:
+    kinds: dict[str, list[RunPaths]] = {}
     for config, paths in done:
         if paths.timings.is_file():
             kinds.setdefault(_kind(config), []).append(paths)
     return kinds
 
 
-def _kind(config: RunConfig) -> tuple[object, ...]:
+def _kind(config: RunConfig) -> str:
     """What decides the time of an update, S aside (its effect is within a third)."""
     shape = config.model.model_dump(exclude={"initializer_range"})
-    return (*shape.values(), *config.task.model_dump().values(), config.batch_size, config.resources.threads)
+    settings = (shape, config.task.model_dump(), config.batch_size, config.resources.model_dump())
+    return canonical_json(settings)

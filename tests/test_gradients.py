@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.gradients import clip_norm, cosine, gather, limit_alignment, put_back
+from trainer.gradients import cosine, distance, gather, limit_alignment, norm_of, put_back, scale
 
 LIMITS = st.floats(0, 0.99)
 SEEDS = st.integers(0, 10_000)
@@ -56,14 +56,27 @@ def test_alignment_needs_a_previous_direction():
 
 
 @given(SEEDS, st.floats(0.01, 100))
-def test_clipping_keeps_the_direction_and_caps_the_norm(seed, limit):
+def test_scaling_keeps_the_direction_and_sets_the_norm(seed, limit):
     gradient, _ = pair(seed, 0.0)
-    found = clip_norm(gradient, limit)
-    norm = gradient.double().norm().item()
-    assert found.norm().item() == pytest.approx(min(norm, limit), rel=1e-12)
-    assert cosine(found, gradient) == pytest.approx(1, abs=1e-12)
-    if norm <= limit:
-        assert torch.equal(found, gradient.double())
+    weights = [torch.zeros(20, requires_grad=True), torch.zeros(30, requires_grad=True)]
+    for weight, part in zip(weights, gradient.split([20, 30]), strict=True):
+        weight.grad = part.clone()
+    norm = norm_of(gradient)
+    scale(weights, limit / norm)
+    found = gather(weights)
+    assert norm_of(found) == pytest.approx(limit, rel=1e-6)
+    assert cosine(found, gradient) == pytest.approx(1, abs=1e-6)
+
+
+def test_long_vectors_are_taken_in_parts(monkeypatch):
+    one, other = pair(0, 0.5)
+    whole = cosine(one, other), norm_of(one)
+    weights = [one[:20].clone(), one[20:].clone().view(6, 5)]
+    assert distance(weights, other) == pytest.approx((one - other).square().mean().sqrt().item(), rel=1e-6)
+    monkeypatch.setattr("trainer.gradients.PART", 7)
+    assert (cosine(one, other), norm_of(one)) == pytest.approx(whole, rel=1e-14)
+    assert distance(weights, other) == pytest.approx((one - other).square().mean().sqrt().item(), rel=1e-6)
+    assert cosine(one, other.bfloat16()) == pytest.approx(whole[0], abs=1e-2)
 
 
 def test_a_gradient_goes_out_and_comes_back():

@@ -16,7 +16,7 @@ from trainer.policy import build_policy, response_log_probabilities, weights_of
 from trainer.record import read_metrics
 from trainer.schema import parse
 from trainer.seeding import generator
-from trainer.tasks import make_task
+from trainer.tasks import built_in_task
 
 LOSSES = [
     {},
@@ -33,7 +33,7 @@ def config_of(**fields):
 
 def build(config):
     """A learner and a stale batch with lengths from 1 to 4 and advantages of both signs."""
-    task = make_task(config.task)
+    task = built_in_task(config.task)
     policy = build_policy(config.model, task, 0)
     n, length, stream = config.batch_size, config.task.max_response_tokens, generator(0, "batch", 0)
     prompts = task.prompts(n, stream)
@@ -42,6 +42,8 @@ def build(config):
         current, _ = response_log_probabilities(policy, prompts, responses, config.sampling.temperature)
     batch = SimpleNamespace(
         prompts=prompts,
+        prompt_lengths=torch.full((n,), prompts.shape[1]),
+        trained=torch.ones(n, dtype=torch.bool),
         responses=responses,
         mask=torch.arange(length) < 1 + torch.arange(n).unsqueeze(1) % length,
         log_probabilities=current + 0.3 * torch.randn(n, length, generator=stream),
@@ -79,7 +81,7 @@ def perturb(learner, size):
 def test_default_updates_equal_a_plain_loop_bit_for_bit():
     config = config_of(learning_rate=3e-3)
     learner, batch = build(config)
-    model = build_policy(config.model, make_task(config.task), 0)
+    model = build_policy(config.model, built_in_task(config.task), 0)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     for step in range(4):
         logits = model(
@@ -258,7 +260,7 @@ def test_bf16_masters_are_refused():
         parse(RunConfig, {"optimizer": {"master_dtype": "bfloat16"}})
     config = config_of()
     with pytest.raises(TypeError, match="float32"):
-        Learner(build_policy(config.model, make_task(config.task), 0).bfloat16(), config)
+        Learner(build_policy(config.model, built_in_task(config.task), 0).bfloat16(), config)
 
 
 def test_a_small_update_moves_nearly_all_weights():

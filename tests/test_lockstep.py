@@ -14,9 +14,9 @@ from tests.helpers import make_run, run_job, start_job
 from trainer.files import locked, read_json, read_lines, sha256, write_json
 from trainer.policy import build_policy, weights_of
 from trainer.record import RunPaths, read_config, read_metrics, read_summary
-from trainer.sampling import sample
+from trainer.sampling import Decoding, sample
 from trainer.seeding import generator
-from trainer.tasks import make_task
+from trainer.tasks import built_in_task
 
 pytestmark = pytest.mark.end_to_end
 SAME = ("metrics.jsonl", "samples.jsonl", "summary.json")
@@ -55,7 +55,7 @@ def test_on_policy_run_equals_a_plain_loop_bit_for_bit(tmp_path):
     assert code == 0, output
     torch.set_num_threads(1)
     config = read_config(paths)
-    task = make_task(config.task)
+    task = built_in_task(config.task)
     model = build_policy(config.model, task, 0)
     start = load_file(next(paths.warm_starts.glob("*/weights.safetensors")))
     with torch.no_grad():
@@ -68,7 +68,8 @@ def test_on_policy_run_equals_a_plain_loop_bit_for_bit(tmp_path):
     for t in range(updates):
         prompts = task.prompts(4, generator(0, "prompts", t)).repeat_interleave(4, 0)
         uniforms = torch.rand((16, 4), dtype=torch.float64, generator=generator(0, "sampling", t))
-        drawn = sample(model, prompts, uniforms, temperature=1.0, eos_id=task.eos_id, pad_id=task.pad_id)
+        lengths = torch.full((16,), prompts.shape[1])
+        drawn = sample(model, prompts, lengths, uniforms, Decoding(1.0, task.eos_ids, task.pad_id))
         correct = (drawn.tokens == torch.cat([prompts[:, 1:-1], torch.full((16, 1), 7)], 1)).all(1).float()
         group = correct.view(4, 4)
         advantage = (group - group.mean(1, keepdim=True)) / (group.std(1, correction=0, keepdim=True) + 1e-6)

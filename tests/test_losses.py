@@ -34,6 +34,11 @@ MASK = torch.tensor([[True, True], [True, False]])
 LONGEST = 4
 
 
+def advantages_of(rewards, group_size, config, loss):
+    """With every rollout counted."""
+    return group_advantages(rewards, torch.ones(len(rewards), dtype=torch.bool), group_size, config, loss)
+
+
 def losses(config, learner=LEARNER, behaviour=BEHAVIOUR, advantages=ADVANTAGES, mask=MASK, reference=None):
     inputs = LossInputs(learner, behaviour, advantages, mask, reference)
     return policy_loss(inputs, Extent.of(mask, LONGEST), config)
@@ -198,9 +203,7 @@ def test_truncated_and_grpo_have_the_same_gradient_on_policy(level, aggregation)
 
 def test_asymre_without_normalising_is_the_shifted_policy_gradient():
     # rewards 1 0 0 0, V̂ = 1/4, δV = -.1: weights r - V̂ - δV = .85 and -.15; no ratio is in it
-    advantages = group_advantages(
-        torch.tensor([1.0, 0, 0, 0]), 4, AdvantageConfig(), LossConfig(kind="asymre")
-    )
+    advantages = advantages_of(torch.tensor([1.0, 0, 0, 0]), 4, AdvantageConfig(), LossConfig(kind="asymre"))
     learner = torch.log(torch.tensor([[0.5], [0.25], [0.5], [0.125]])).requires_grad_()
     mask = torch.ones(4, 1, dtype=torch.bool)
     config = LossConfig(kind="asymre", aggregation="constant_length")
@@ -208,7 +211,7 @@ def test_asymre_without_normalising_is_the_shifted_policy_gradient():
     expected = -(0.85 * math.log(0.5) - 0.15 * math.log(0.25 * 0.5 * 0.125)) / (4 * LONGEST)
     assert [loss.item() for loss in found] == pytest.approx([expected] * 2, rel=1e-6)
     # a group that is all wrong is still pushed up by -δV, as published
-    flat = group_advantages(torch.zeros(4), 4, AdvantageConfig(), LossConfig(kind="asymre"))
+    flat = advantages_of(torch.zeros(4), 4, AdvantageConfig(), LossConfig(kind="asymre"))
     losses(config, learner, learner, flat, mask)[0].backward()
     assert learner.grad.flatten().tolist() == pytest.approx([-0.1 / (4 * LONGEST)] * 4)
 
@@ -327,22 +330,22 @@ def test_both_estimates_of_kl_are_never_negative_and_right_on_average(weights):
 
 def test_advantages_match_the_worked_example():
     rewards = torch.tensor([1.0, 0, 0, 0])
-    population = group_advantages(rewards, 4, EXACT, LossConfig()).tolist()
+    population = advantages_of(rewards, 4, EXACT, LossConfig()).tolist()
     assert population == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3], rel=1e-6)
-    sample_std = group_advantages(rewards, 4, EXACT.model_copy(update={"ddof": 1}), LossConfig()).tolist()
+    sample_std = advantages_of(rewards, 4, EXACT.model_copy(update={"ddof": 1}), LossConfig()).tolist()
     assert sample_std == pytest.approx([1.5, -0.5, -0.5, -0.5], rel=1e-6)
     # std of the population is √3/4; ε = 1 is added to it
-    shifted = group_advantages(rewards, 4, AdvantageConfig(epsilon=1.0), LossConfig())
+    shifted = advantages_of(rewards, 4, AdvantageConfig(epsilon=1.0), LossConfig())
     assert shifted[0].item() == pytest.approx(0.75 / (math.sqrt(3) / 4 + 1), rel=1e-6)
     centred = [0.75, -0.25, -0.25, -0.25]
-    assert group_advantages(rewards, 4, AdvantageConfig(normalize="none"), LossConfig()).tolist() == centred
-    assert group_advantages(rewards, 4, AdvantageConfig(), LossConfig(kind="asymre")).tolist() == centred
+    assert advantages_of(rewards, 4, AdvantageConfig(normalize="none"), LossConfig()).tolist() == centred
+    assert advantages_of(rewards, 4, AdvantageConfig(), LossConfig(kind="asymre")).tolist() == centred
 
 
 def test_seven_equal_rewards_and_one_other_are_no_explosion():
     # mean .425, deviations -.075 (seven) and .525, standard deviation √(7·.075² + .525²)/√8 = .19843
     rewards = torch.tensor([0.35] * 7 + [0.95])
-    found = group_advantages(rewards, 8, EXACT, LossConfig()).tolist()
+    found = advantages_of(rewards, 8, EXACT, LossConfig()).tolist()
     assert found == pytest.approx([-1 / math.sqrt(7)] * 7 + [math.sqrt(7)], rel=1e-5)
 
 
@@ -354,7 +357,7 @@ def test_seven_equal_rewards_and_one_other_are_no_explosion():
 )
 def test_a_group_without_variance_gets_exactly_nothing(reward, size, config, kind):
     rewards = torch.tensor([reward] * size + [0.0] * (size - 1) + [1.0])
-    found = group_advantages(rewards, size, config, LossConfig(kind=kind))
+    found = advantages_of(rewards, size, config, LossConfig(kind=kind))
     assert found[:size].tolist() == [0.0] * size
     assert found[-1] > 0 and found.isfinite().all()
 
@@ -364,8 +367,8 @@ def test_a_group_without_variance_gets_exactly_nothing(reward, size, config, kin
     st.sampled_from([AdvantageConfig(), AdvantageConfig(ddof=1), AdvantageConfig(normalize="none")]),
 )
 def test_groups_are_apart_and_their_advantages_sum_to_nothing(rewards, config):
-    both = group_advantages(torch.tensor(rewards), 4, config, LossConfig()).view(2, 4)
-    alone = group_advantages(torch.tensor(rewards[4:]), 4, config, LossConfig())
+    both = advantages_of(torch.tensor(rewards), 4, config, LossConfig()).view(2, 4)
+    alone = advantages_of(torch.tensor(rewards[4:]), 4, config, LossConfig())
     assert torch.allclose(both[1], alone, rtol=1e-5, atol=1e-6)
     assert both.sum(1).abs().max() < 1e-4 * max(1.0, both.abs().max().item())
 

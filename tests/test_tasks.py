@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import UserError
+from trainer.prompts import Prompts
 from trainer.schema import parse
 from trainer.seeding import generator
 from trainer.task_config import TaskConfig
-from trainer.tasks import make_task
+from trainer.tasks import built_in_task
 
 PLAIN = {
     "copy": lambda letters, base: letters,
@@ -21,11 +22,16 @@ PLAIN = {
 
 def task_of(name, length, alphabet, spare=0):
     tokens = length + (2 if name == "arithmetic" else 1) + spare
-    return make_task(
+    return built_in_task(
         parse(
             TaskConfig, {"name": name, "length": length, "alphabet": alphabet, "max_response_tokens": tokens}
         )
     )
+
+
+def correct(task, prompts, responses):
+    mask = torch.ones_like(responses, dtype=torch.bool)
+    return task.verify(Prompts.unpadded(prompts), responses, mask).correct
 
 
 def number(digits, base):
@@ -64,14 +70,14 @@ def test_only_the_answer_is_rewarded(name):
     prompts = task.prompts(50, generator(1, "prompts", 0))
     answers = task.answers(prompts)
     right = torch.cat([answers, torch.full((50, 2), task.pad_id)], dim=1)
-    assert task.verify(prompts, right).tolist() == [1.0] * 50
+    assert bool(correct(task, prompts, right).all())
     for place in range(answers.shape[1]):
         wrong = right.clone()
         wrong[:, place] = (wrong[:, place] + 1) % task.vocabulary_size
-        assert task.verify(prompts, wrong).sum() == 0
+        assert not correct(task, prompts, wrong).any()
     longer = right.clone()
     longer[:, -1] = 0
-    assert task.verify(prompts, longer).sum() == 0
+    assert not correct(task, prompts, longer).any()
     assert len({tuple(prompt) for prompt in prompts.tolist()}) > 40
 
 

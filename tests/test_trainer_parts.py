@@ -11,26 +11,37 @@ from trainer.checkpoint import MARKER, Checkpoint, load_newest, save_checkpoint
 from trainer.config import RunConfig
 from trainer.journal import Journals, cut_journals
 from trainer.policy import build_policy, response_log_probabilities
+from trainer.prompts import Prompts
 from trainer.rollouts import PromptStream, generate_groups
-from trainer.sampling import sample
+from trainer.sampling import Decoding, sample
 from trainer.schema import parse
 from trainer.seeding import generator
-from trainer.tasks import make_task
+from trainer.tasks import built_in_task
 
 CONFIG = parse(RunConfig, SMALL)
-TASK = make_task(CONFIG.task)
+TASK = built_in_task(CONFIG.task)
+
+
+def correct(prompts, responses):
+    mask = torch.ones_like(responses, dtype=torch.bool)
+    return TASK.verify(Prompts.unpadded(prompts), responses, mask).correct.tolist()
+
+
+def draw(model, prompts, uniforms, temperature=1.0, top_p=1.0):
+    lengths = torch.full((len(prompts),), prompts.shape[1])
+    return sample(model, prompts, lengths, uniforms, Decoding(temperature, TASK.eos_ids, TASK.pad_id, top_p))
 
 
 def test_task_rewards_the_exact_copy_only():
     prompts = TASK.prompts(5, generator(0, "p", 0))
     answers = TASK.answers(prompts)
-    assert TASK.verify(prompts, answers).tolist() == [1.0] * 5
+    assert correct(prompts, answers) == [True] * 5
     wrong = answers.clone()
     wrong[:, 0] = (wrong[:, 0] + 1) % 4
-    assert TASK.verify(prompts, wrong).tolist() == [0.0] * 5
+    assert correct(prompts, wrong) == [False] * 5
     unfinished = answers.clone()
     unfinished[:, -1] = 0
-    assert TASK.verify(prompts, unfinished).tolist() == [0.0] * 5
+    assert correct(prompts, unfinished) == [False] * 5
     assert TASK.render(answers[0]).endswith(".")
 
 
@@ -40,7 +51,7 @@ def test_behaviour_log_probabilities_equal_the_learners_at_lag_zero(family, temp
     model = build_policy(CONFIG.model.model_copy(update={"family": family}), TASK, 0)
     prompts = TASK.prompts(32, generator(0, "p", 0))
     uniforms = torch.rand(32, 4, dtype=torch.float64, generator=generator(0, "u", 0))
-    drawn = sample(model, prompts, uniforms, temperature=temperature, eos_id=TASK.eos_id, pad_id=TASK.pad_id)
+    drawn = draw(model, prompts, uniforms, temperature)
     again, entropy = response_log_probabilities(model, prompts, drawn.tokens, temperature)
     ratio = (again - drawn.log_probabilities).exp()[drawn.mask]
     assert (ratio - 1).abs().max() < 1e-4
@@ -52,7 +63,7 @@ def test_samples_follow_the_models_distribution():
     model = build_policy(CONFIG.model, TASK, 0)
     prompts = TASK.prompts(1, generator(0, "p", 0)).expand(20000, -1)
     uniforms = torch.rand(20000, 1, dtype=torch.float64, generator=generator(0, "u", 0))
-    drawn = sample(model, prompts, uniforms, temperature=1.0, eos_id=TASK.eos_id, pad_id=TASK.pad_id)
+    drawn = draw(model, prompts, uniforms)
     logits = model(input_ids=prompts[:1], use_cache=False).logits[0, -1]
     expected = torch.softmax(logits, -1)
     seen = torch.bincount(drawn.tokens[:, 0], minlength=TASK.vocabulary_size) / 20000

@@ -4,6 +4,8 @@ checkpoints/step-00000200/
   weights.safetensors, behaviour.safetensors, optimizer.safetensors, …   named groups of tensors
   meta.json        counters and states that are not tensors
   complete.json    the marker, written last: step and the checksum of every file
+checkpoints/best/
+  weights.safetensors, complete.json    weights alone: those that did best in evaluations
 """
 
 from __future__ import annotations
@@ -56,6 +58,21 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     fsync_path(folder)
     prune_checkpoints(folder, keep)
     return target
+
+
+def save_weights(folder: Path, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Replace a folder that holds nothing but weights and, in its marker, what they are."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    building = folder.with_name(f".{folder.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    path = building / "weights.safetensors"
+    save_file({key: value.detach().contiguous() for key, value in weights.items()}, path)
+    fsync_path(path)
+    write_json(building / MARKER, {**about, "sha256": {path.name: sha256(path)}})
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+    fsync_path(folder.parent)
 
 
 def prune_checkpoints(folder: Path, keep: int) -> None:

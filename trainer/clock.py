@@ -30,8 +30,8 @@ class Generation(Protocol):
     def renew(self, group: int, kept: int) -> Sequence[int]:
         """Generate a group again after its first `kept` positions, from the weights of now."""
 
-    def deliver(self, *groups: int) -> None:
-        """Put groups into the store."""
+    def deliver(self, *groups: int) -> int:
+        """Put groups into the store; returns how many were not filtered."""
 
     def room(self) -> int | None:
         """Rollouts that the store takes now; None: any number."""

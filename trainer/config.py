@@ -470,11 +470,6 @@ class RunConfig(Section):
                 f"optimizer.alignment_limit={self.optimizer.alignment_limit} needs the previous gradient: "
                 "set resources.previous_gradient=float32"
             )
-        if self.store.selection == "gradient_norm" and self.resources.logit_chunk is not None:
-            raise ValueError(
-                "store.selection=gradient_norm maps over single rollouts and cannot hold logits in parts: "
-                "leave resources.logit_chunk out, or use another selection"
-            )
         return self
 
     @property

@@ -1,16 +1,20 @@
-"""What is done with a gradient before the optimizer sees it: measure, align, clip. Pure but for `put_back`.
+"""What is done with a gradient before the optimizer sees it: measure, align, clip.
 
-A gradient is one flat vector over all weights. Its arithmetic is in float64: at small learning rates the
-cosine of consecutive gradients is what the experiment reads.
+A gradient is one flat vector over all weights. Its arithmetic is in float64, a part of it at a time: at small
+learning rates the cosine of consecutive gradients is what the experiment reads. A vector that is kept from
+update to update lies on the CPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+PART = 2**24
+"""Elements that are held in float64 at once."""
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
@@ -31,14 +35,43 @@ def put_back(gradient: Tensor, parameters: Sequence[Tensor]) -> None:
             parameter.grad.copy_(part.view_as(parameter))
 
 
+def scale(parameters: Sequence[Tensor], factor: float) -> None:
+    """Multiply the parameters' gradients."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+
+
+def norm_of(gradient: Tensor) -> float:
+    """Euclidean norm."""
+    return math.sqrt(sum((part @ part).item() for part in _parts(gradient)))
+
+
 def cosine(gradient: Tensor, previous: Tensor | None) -> float:
     """Cosine of two gradients (math.md B1); NaN without a previous one or where a norm is 0 or infinite."""
     if previous is None:
         return math.nan
-    product = gradient.double().norm().item() * previous.double().norm().item()
+    product = norm_of(gradient) * norm_of(previous)
     if not 0 < product < math.inf:
         return math.nan
-    return (gradient.double() @ previous.double()).item() / product
+    pairs = zip(_parts(gradient), _parts(previous), strict=True)
+    return sum((one @ other.to(one.device)).item() for one, other in pairs) / product
+
+
+def distance(parameters: Sequence[Tensor], initial: Tensor) -> float:
+    """Root mean square difference of the parameters from a flat vector of initial ones."""
+    total, start = 0.0, 0
+    for parameter in parameters:
+        for part in parameter.detach().reshape(-1).split(PART):
+            there = initial[start : start + len(part)].to(part.device)
+            total += (part - there).double().square().sum().item()
+            start += len(part)
+    return math.sqrt(total / start)
+
+
+def _parts(vector: Tensor) -> Iterator[Tensor]:
+    """The vector in float64, a part at a time."""
+    return (part.double() for part in vector.split(PART))
 
 
 def limit_alignment(gradient: Tensor, previous: Tensor | None, limit: float) -> Tensor:
@@ -49,17 +82,9 @@ def limit_alignment(gradient: Tensor, previous: Tensor | None, limit: float) -> 
     such a and becomes 0.
     """
     wide = gradient.double()
-    measured = cosine(wide, previous)
-    if previous is None or not measured > limit:
+    if previous is None or not cosine(gradient, previous) > limit:
         return wide
-    direction = previous.double() / previous.double().norm()
+    direction = previous.to(wide) / norm_of(previous)
     along = wide @ direction
     across = wide - along * direction
     return across + limit / math.sqrt(1 - limit**2) * across.norm() * direction
-
-
-def clip_norm(gradient: Tensor, limit: float) -> Tensor:
-    """The gradient, float64, scaled down to norm `limit` where it is longer."""
-    wide = gradient.double()
-    norm = wide.norm()
-    return wide * (limit / norm) if norm > limit else wide

@@ -117,7 +117,7 @@ def run_job(folder: Path) -> Exit:
             _close_last_attempt(paths)
             attempt.note("started", job=os.environ.get("SLURM_JOB_ID"), code=os.environ.get("GRPOSWEEP_CODE"))
             torch.set_num_threads(config.resources.threads)
-            torch.use_deterministic_algorithms(True)
+            _use_device(config)
             with attempt.listening():
                 return _attempt(attempt, paths, config, budget)
     except UserError as error:
@@ -154,6 +154,14 @@ def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budge
         attempt.write_state("failed", engine, "".join(traceback.format_exception(error)[-2:]).strip())
         attempt.note("ended", how="exception", reason=repr(error), step=engine.step if engine else 0)
         return Exit.USER_ERROR if isinstance(error, UserError) else Exit.FAILED
+
+
+def _use_device(config: RunConfig) -> None:
+    """Raises `UserError` when the device is not there."""
+    if config.resources.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("resources.device=cuda, but no GPU can be used here: set resources.device=cpu")
+    # on a GPU not every operation has a deterministic kernel, and byte-equality is promised for CPUs only
+    torch.use_deterministic_algorithms(True, warn_only=config.resources.device == "cuda")
 
 
 def _drop_summary_beyond(step: int, paths: RunPaths) -> None:
@@ -208,6 +216,8 @@ def _summary(paths: RunPaths, engine: Lockstep) -> Summary:
         peak_step=verdict.peak_step,
         final_reward=verdict.final,
         warm_start=engine.warm_start,
+        prompts=engine.prompt_hash,
+        best=engine.best,
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,8 +15,8 @@ from torch.nn import Module
 
 from trainer.batch_loss import BatchLoss, Share, TrainingBatch
 from trainer.config import RunConfig
-from trainer.gradients import clip_norm, cosine, flatten, gather, limit_alignment, put_back
-from trainer.policy import weights_of
+from trainer.gradients import cosine, distance, flatten, gather, limit_alignment, norm_of, put_back, scale
+from trainer.policy import device_of, weights_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Update:
     ratio_max: float
     gradient_norm: float
     gradient_cosine: float
-    displacement: float
+    displacement: float | None
     reference_kl: float | None
     seconds: dict[str, float]
 
@@ -46,6 +48,7 @@ class Learner:
         """`policy` holds the initial weights (θ₀); raises `TypeError` unless they are float32."""
         self.policy = policy
         self.config = config
+        self.device = device_of(policy)
         self.parameters = list(policy.parameters())
         wrong = {str(parameter.dtype) for parameter in self.parameters} - {"torch.float32"}
         if wrong:
@@ -59,10 +62,11 @@ class Learner:
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.initial = flatten(self.parameters).clone()
+        self.initial = _kept_initial(self.parameters, config.resources.displacement)
+        """θ₀, float32, one value per weight, on the CPU; None where displacement is off."""
         self.reference = _frozen(policy) if config.loss.kl_weight else None
         self.previous_gradient: Tensor | None = None
-        """Raw gradient of the update before, float32, one value per weight; part of a checkpoint."""
+        """Raw gradient of the update before, one value per weight, on the CPU; part of a checkpoint."""
         self.rollout_gradient_norms: Tensor | None = None
         """Of the last batch's rollouts, float64 [n]; None unless store.selection=gradient_norm."""
 
@@ -83,16 +87,17 @@ class Learner:
         differentiated = time.perf_counter()
         loss, measured = total.loss.item(), total.metrics
         gradient, previous = gather(self.parameters), self.previous_gradient
-        wide = gradient.double()
-        norm, alignment = wide.norm().item(), cosine(wide, previous)
-        self.previous_gradient = gradient
+        norm, alignment = norm_of(gradient), cosine(gradient, previous)
+        kept = self.config.resources.previous_gradient
+        if kept != "off":
+            self.previous_gradient = gradient.to("cpu", getattr(torch, kept))
         if self.config.store.selection == "gradient_norm":
             self.rollout_gradient_norms = whole.rollout_gradient_norms(self.policy)
         compared = time.perf_counter()
         if math.isfinite(norm) and math.isfinite(loss):
-            self._step(wide, previous, self.rate(step))
+            self._step(gradient, norm, previous, self.rate(step))
         stepped = time.perf_counter()
-        displacement = (flatten(self.parameters) - self.initial).square().mean().sqrt().item()
+        displacement = None if self.initial is None else distance(self.parameters, self.initial)
         reference_kl = measured.reference_kl
         return Update(
             loss=loss,
@@ -116,21 +121,20 @@ class Learner:
         """Add up the gradient of the batch, a part at a time; returns its loss and measurements."""
         shares = []
         for rows in whole.parts():
-            share = whole.share(self.policy, rows)
+            share = whole.share(self.policy, rows, self.device)
             share.loss.backward()
             shares.append(share)
         return Share.total(shares)
 
-    def _step(self, gradient: Tensor, previous: Tensor | None, rate: float) -> None:
-        """One AdamW step at `rate` with the gradient after alignment and clipping; float64, one vector."""
+    def _step(self, gradient: Tensor, norm: float, previous: Tensor | None, rate: float) -> None:
+        """One AdamW step at `rate` with the gradient after alignment and clipping."""
         settings = self.config.optimizer
-        used = gradient
         if settings.alignment_limit is not None:
-            used = limit_alignment(used, previous, settings.alignment_limit)
-        if settings.clip_norm is not None:
-            used = clip_norm(used, settings.clip_norm)
-        if used is not gradient:
+            used = limit_alignment(gradient, previous, settings.alignment_limit)
             put_back(used, self.parameters)
+            norm = used.norm().item()
+        if settings.clip_norm is not None and norm > settings.clip_norm:
+            scale(self.parameters, settings.clip_norm / norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -155,6 +159,18 @@ class Learner:
 
 
 _ADAMW_KEYS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def _kept_initial(parameters: list[Tensor], where: str) -> Tensor | None:
+    if where == "off":
+        return None
+    initial = flatten(parameters).to("cpu", copy=True)
+    if where == "memory":
+        return initial
+    with tempfile.TemporaryDirectory() as folder:  # the mapping outlives the name
+        file = Path(folder) / "initial"
+        initial.numpy().tofile(file)
+        return torch.from_file(str(file), size=len(initial), dtype=torch.float32)
 
 
 def _frozen(policy: Module) -> Module:

@@ -21,22 +21,27 @@ import torch
 from torch import Tensor
 
 from trainer.budget import Budget
-from trainer.checkpoint import Checkpoint, load_newest, save_checkpoint
+from trainer.checkpoint import Checkpoint, load_newest, save_checkpoint, save_weights
 from trainer.collapse import CollapseDetector
 from trainer.config import RunConfig
 from trainer.errors import UserError
-from trainer.evaluation import completions, held_out_accuracy
-from trainer.files import finite
+from trainer.evaluation import completions, due_sets, evaluate
+from trainer.files import finite, write_json
 from trainer.journal import Journals, cut_journals
 from trainer.learner import Learner
-from trainer.policy import build_policy, copy_weights, weights_of
+from trainer.policy import (
+    behaviour_copy,
+    checkpoint_activations,
+    copy_weights,
+    weights_of,
+)
+from trainer.prompts import TRAINING
 from trainer.record import CHECKPOINT_FORMAT, RunPaths, UpdateMetrics
-from trainer.rollouts import PromptStream, RolloutBatch
+from trainer.rollouts import PromptStream, mean_reward
 from trainer.schedule import make_schedule
+from trainer.setup import initial_policy, make_task
 from trainer.supply import Supply
-from trainer.tasks import make_task
 from trainer.usage import Usage
-from trainer.warm_start import initial_weights, load_weights
 
 JOURNALS = ("metrics", "timings", "samples", "evaluations")
 
@@ -46,11 +51,12 @@ class Lockstep:
 
     def __init__(self, paths: RunPaths, config: RunConfig, budget: Budget, check: Callable[[], None]) -> None:
         self.paths, self.config, self.budget = paths, config, budget
-        self.task = make_task(config.task)
-        file, self.warm_start = initial_weights(config, self.task, paths.warm_starts, check)
-        self.policy = build_policy(config.model, self.task, config.warm_start.seed)
-        load_weights(self.policy, file)
-        self.behaviour = build_policy(config.model, self.task, config.warm_start.seed)
+        self.task, pretrained = make_task(config, paths.prepared, budget.evaluation)
+        self.policy, self.warm_start = initial_policy(config, self.task, pretrained, paths.warm_starts, check)
+        self.policy.to(config.resources.device)
+        self.behaviour = behaviour_copy(self.policy, config.model.compute_dtype)
+        if config.resources.activation_checkpointing:
+            checkpoint_activations(self.policy)
         self.learner = Learner(self.policy, config)
         self.detector = CollapseDetector(budget.collapse, config.sync_interval)
         usage = Usage(paths.rollouts, budget.usage_window)
@@ -60,6 +66,15 @@ class Lockstep:
         self.step = 0
         self.cumulative_rate = 0.0
         self.fault: str | None = None
+        self.best: dict[str, Any] | None = None
+        """Of the evaluation that did best on the first set: step, set, metric, value."""
+        if self.task.reports:
+            write_json(paths.prompts, self.task.reports)
+
+    @property
+    def prompt_hash(self) -> str | None:
+        """Of the rendered training prompts; None for built-in tasks."""
+        return self.task.reports[TRAINING]["rendered"] if self.task.reports else None
 
     @property
     def target(self) -> int:
@@ -109,7 +124,9 @@ class Lockstep:
             **values,
             **self.schedule.measurements(),
         )
-        self.detector.update(metrics.reward, metrics.reward_standard_error)
+        error = metrics.reward_standard_error
+        spread = 1 - self.config.task.wrong_reward
+        self.detector.update(metrics.accuracy, None if error is None else error / spread)
         journals.append("metrics", finite(asdict(metrics)))
         self.supply.usage.close_update(self.step)
         self.step += 1
@@ -137,36 +154,48 @@ class Lockstep:
         batch = self.supply.arrived()
         self.supply.clear()
         if batch is None:
-            names = ("reward", "reward_standard_error", "response_length", "truncated_share")
-            return dict.fromkeys(names)
-        groups = batch.rewards.view(-1, self.config.group_size)
+            names = ("reward", "reward_standard_error", "accuracy", "response_length", "truncated_share")
+            return dict.fromkeys((*names, "unscored_share", "filtered_share"))
+        reward, error = mean_reward(batch, self.config.group_size)
+        ends = torch.tensor(self.task.eos_ids)
+        truncated = ~(torch.isin(batch.responses, ends) & batch.mask).any(dim=1)
+        filtered = 0.0
+        if self.config.task.truncation == "filter":
+            groups = truncated.view(-1, self.config.group_size)
+            filtered = groups.any(dim=1).double().mean().item()
         return {
-            "reward": batch.rewards.mean().item(),
-            "reward_standard_error": groups.mean(1).std(correction=0).item() / len(groups) ** 0.5,
+            "reward": reward,
+            "reward_standard_error": error,
+            "accuracy": None if reward is None else self.config.task.accuracy(reward),
             "response_length": batch.mask.sum(1).double().mean().item(),
-            "truncated_share": self._truncated_share(batch),
+            "truncated_share": truncated.double().mean().item(),
+            "unscored_share": (~batch.scored).double().mean().item(),
+            "filtered_share": filtered,
         }
 
-    def _truncated_share(self, batch: RolloutBatch) -> float:
-        ended = ((batch.responses == self.task.eos_id) & batch.mask).any(dim=1)
-        return (~ended).double().mean().item()
-
     def _evaluate(self, journals: Journals) -> bool:
-        settings = self.budget.evaluation
-        if not settings.every or self.step % settings.every:
-            return False
-        try:
-            accuracy: float | None = held_out_accuracy(
-                self.policy, self.task, self.config, settings, self.step
-            )
-        except FloatingPointError:
-            accuracy = None  # the next update will end the run
-        line = {"step": self.step, "policy_version": self.step, "set": "held_out", "metric": "accuracy"}
-        line |= {"value": accuracy, "n": settings.prompts, "temperature": settings.temperature}
-        journals.append("evaluations", line)
-        return True
+        """Measure what is due, on the learner's weights of now; keep them where they did best so far."""
+        lines = []
+        for name, settings in due_sets(self.config, self.budget.evaluation, self.step):
+            lines += evaluate(self.policy, self.task, self.config, name, settings, self.step)
+        for line in lines:
+            journals.append("evaluations", line)
+        if lines and self.budget.evaluation.keep_best:
+            self._keep_best(lines[0])
+        return bool(lines)
+
+    def _keep_best(self, line: dict[str, Any]) -> None:
+        """Sets may be measured at different times: only lines of one set are compared, the first one's."""
+        found = {key: line[key] for key in ("step", "set", "metric", "value")}
+        best = self.best
+        if found["value"] is None or (best is not None and best["set"] != found["set"]):
+            return
+        if best is None or found["value"] > best["value"]:
+            self.best = found
+            save_weights(self.paths.best, weights_of(self.policy), found)
 
     def _write_samples(self, journals: Journals) -> None:
+        """Completions of the behaviour policy, at the syncs where they are due."""
         every = -(-self.budget.sample_every // self.config.sync_interval) * self.config.sync_interval
         if self.budget.sample_prompts and self.step % every == 0:
             count = self.budget.sample_prompts
@@ -186,6 +215,8 @@ class Lockstep:
             "detector": self.detector.state_dict(),
             "journals": journals.sync(),
             "fault": self.fault,
+            "best": self.best,
+            "prompts": self.prompt_hash,
             "supply": supply,
             "schedule": self.schedule.state_dict(),
         }
@@ -219,6 +250,11 @@ class Lockstep:
                     f"the checkpoint grew from weights {meta['warm_start'][:12]}, the warm start at hand is "
                     f"{self.warm_start[:12]}: put the sweep's warm_starts folder back, or start a new sweep"
                 )
+            if meta["prompts"] != self.prompt_hash:
+                raise UserError(
+                    "the checkpoint was trained on other prompts than those at hand: put the sweep's "
+                    "prepared folder back, or start a new sweep"
+                )
             lengths = meta["journals"]
             self._load(checkpoint)
         cut = cut_journals(self.paths.folder, lengths, self.paths.tail(tail_attempt))
@@ -237,5 +273,5 @@ class Lockstep:
         self.schedule.load_state_dict(meta["schedule"])
         self.detector = CollapseDetector.from_state(meta["detector"])
         self.cumulative_rate = meta["cumulative_rate"]
-        self.fault = meta["fault"]
+        self.fault, self.best = meta["fault"], meta["best"]
         self.step = checkpoint.step

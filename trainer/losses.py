@@ -30,7 +30,7 @@ class LossInputs:
     advantages: Tensor
     """float32 [n]."""
     mask: Tensor
-    """bool [n, l]; at least one true token per row."""
+    """bool [n, l]; rows without a true token add nothing."""
     reference_log_probabilities: Tensor | None = None
     """float32 [n, l], of the initial policy; needed when kl_weight is above 0, otherwise unused."""
 
@@ -47,8 +47,8 @@ class Extent:
 
     @staticmethod
     def of(mask: Tensor, longest: int) -> Extent:
-        """The extent of a whole batch with this bool [n, l] mask."""
-        return Extent(len(mask), int(mask.sum()), longest)
+        """The extent of a whole batch with this bool [n, l] mask; rows without a true token do not count."""
+        return Extent(max(1, int(mask.any(dim=1).sum())), max(1, int(mask.sum())), longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _mean(values: Tensor, mask: Tensor, extent: Extent, config: LossConfig) -> T
     """The configured mean over the extent; `values` [n, l], or [n, 1] to count for every token of a row."""
     sums = torch.where(mask, values, 0.0).sum(dim=1)
     if config.aggregation == "sequence_mean":
-        return (sums / mask.sum(dim=1)).sum() / extent.responses
+        return (sums / mask.sum(dim=1).clamp(min=1)).sum() / extent.responses
     if config.aggregation == "token_mean":
         return sums.sum() / extent.tokens
     return sums.sum() / (extent.responses * extent.longest)

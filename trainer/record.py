@@ -65,7 +65,7 @@ class Outcome(StrEnum):
     INVALID = "invalid"
 
 
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 """Changes whenever older checkpoints cannot be continued."""
 CHECKPOINT_MARKER = "complete.json"
 """Written last into a checkpoint's folder: `step`, updates done, and the checksum of every file."""
@@ -142,6 +142,21 @@ class RunPaths:
     def warm_starts(self) -> Path:
         return self.folder.parent.parent / "warm_starts"
 
+    @property
+    def prepared(self) -> Path:
+        """Prompt sets and pretrained models of the sweep."""
+        return self.folder.parent.parent / "prepared"
+
+    @property
+    def prompts(self) -> Path:
+        """What the run's prompt sets are: counts, hashes, an example; for tasks in words."""
+        return self.folder / "prompts.json"
+
+    @property
+    def best(self) -> Path:
+        """Weights that did best in evaluations: a folder like a checkpoint's, with fewer files."""
+        return self.checkpoints / "best"
+
     def tail(self, attempt: int) -> Path:
         """Journal lines that the resume after `attempt` cut off."""
         return self.folder / "attempts" / f"{attempt}.tail.jsonl"
@@ -176,6 +191,10 @@ class SweepPaths:
     @property
     def report(self) -> Path:
         return self.folder / "report"
+
+    @property
+    def prepared(self) -> Path:
+        return self.folder / "prepared"
 
     @property
     def lock(self) -> Path:
@@ -243,6 +262,10 @@ class Summary(Record):
     """Moving average of the reward of generated rollouts, at its highest and at the end."""
     warm_start: str
     """Content hash of the initial weights."""
+    prompts: str | None = None
+    """Hash of the rendered training prompts; null for built-in tasks."""
+    best: dict[str, Any] | None = None
+    """Of the kept best weights: step, set, metric and value; null where none were kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +281,13 @@ class UpdateMetrics:
     cumulative_rate: float
     """Λ after this update: the sum of all rates so far."""
     reward: float | None
-    """Mean reward of all rollouts that entered the store since the last update, before any selection; what
-    the collapse rule reads; null where none did."""
+    """Mean reward of all rollouts that were generated for the store since the last update, before any filter
+    or selection, unscored ones aside; null where there were none. The collapse rule reads the accuracy that
+    it stands for."""
     reward_standard_error: float | None
     """Standard deviation of the prompt groups' mean rewards over the root of the number of prompts."""
-    reward_trained: float
-    """Mean reward of the rollouts in the trained batch."""
+    reward_trained: float | None
+    """Mean reward of the rollouts in the trained batch, unscored ones aside."""
     informative_share: float
     """Share of trained rollouts whose group has differing rewards (the others have zero advantage)."""
     loss: float
@@ -283,14 +307,15 @@ class UpdateMetrics:
     """Norm of the raw gradient, in float64."""
     gradient_cosine: float
     """Cosine with the previous raw gradient; null at update 0 and where a norm is zero (math.md B1)."""
-    displacement: float
-    """Root mean square distance of the weights after this update from the initial ones."""
+    displacement: float | None
+    """Root mean square distance of the weights after this update from the initial ones; null where it is
+    not measured."""
     response_length: float | None
     """Mean response tokens of the generated rollouts, end mark included."""
     truncated_share: float | None
     """Share of generated rollouts that hit max_response_tokens without an end mark."""
     rollouts_generated: int
-    """Rollouts that entered the store so far (K_inf), those never used included."""
+    """Rollouts generated for the store so far (K_inf), those filtered or never used included."""
     rollouts_trained: int
     """Uses so far (K_train), repeats counted."""
     rollouts_held: int
@@ -299,6 +324,12 @@ class UpdateMetrics:
     """Mean of step − step at which the rollout entered the store, over the trained batch."""
     distinct_share: float
     """Different rollouts in the trained batch, as a share of it."""
+    accuracy: float | None = None
+    """Share of right responses among those that `reward` is the mean of."""
+    unscored_share: float | None = None
+    """Share of generated rollouts that got no verdict, as the verifier crashed or took too long."""
+    filtered_share: float | None = None
+    """Share of generated rollouts whose group was left out for a truncated response."""
     reference_kl: float | None = None
     """KL(learner || initial policy) per response token, in nats; null where the loss has no such term."""
     virtual_time: float | None = None
@@ -313,6 +344,11 @@ NOT_ALWAYS_THERE = (
     "reward_standard_error",
     "response_length",
     "truncated_share",
+    "reward_trained",
+    "displacement",
+    "accuracy",
+    "unscored_share",
+    "filtered_share",
     "reference_kl",
     "virtual_time",
     "worker_idle_share",

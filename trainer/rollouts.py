@@ -11,11 +11,15 @@ from torch.nn import Module
 
 from trainer.advantages import group_advantages
 from trainer.config import RunConfig
-from trainer.sampling import Responses, sample
+from trainer.prompts import Prompts, Verdicts
+from trainer.sampling import Decoding, Responses, sample
 from trainer.seeding import generator
 from trainer.tasks import Task
 
-TENSORS = ("prompts", "responses", "mask", "log_probabilities", "rewards", "advantages")
+TENSORS = (
+    *("prompts", "prompt_lengths", "responses", "mask", "log_probabilities"),
+    *("rewards", "scored", "trained", "advantages"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,9 @@ class RolloutBatch:
     """n rollouts."""
 
     prompts: Tensor
-    """int64 [n, p]."""
+    """int64 [n, p]; padded on the left."""
+    prompt_lengths: Tensor
+    """int64 [n]."""
     responses: Tensor
     """int64 [n, l]; padding after the end mark."""
     mask: Tensor
@@ -31,9 +37,13 @@ class RolloutBatch:
     log_probabilities: Tensor
     """float32 [n, l], of the policies that drew the tokens, when they drew them."""
     rewards: Tensor
-    """float32 [n]."""
+    """float32 [n]; 0 where unscored."""
+    scored: Tensor
+    """bool [n]; whether the verifier gave a verdict."""
+    trained: Tensor
+    """bool [n]; whether the loss counts it: scored, and not truncated where task.truncation=mask."""
     advantages: Tensor
-    """float32 [n]."""
+    """float32 [n]; 0 where it is not trained on."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
@@ -56,6 +66,8 @@ class Group:
     rollouts: RolloutBatch
     versions_last: Tensor
     """int64 [G]; policy version at each rollout's last token."""
+    dropped: bool = False
+    """It has a truncated response and task.truncation=filter: it never enters the store."""
 
     @property
     def tokens_by_position(self) -> list[int]:
@@ -65,12 +77,19 @@ class Group:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, for a checkpoint."""
-        return self.rollouts.tensors() | {"versions_last": self.versions_last}
+        extra = {"versions_last": self.versions_last, "dropped": torch.tensor([self.dropped])}
+        return self.rollouts.tensors() | extra
 
     @staticmethod
     def from_tensors(number: int, version: int, tensors: Mapping[str, Tensor]) -> Group:
         """The inverse of `tensors`."""
-        return Group(number, version, RolloutBatch.from_tensors(tensors), tensors["versions_last"])
+        return Group(
+            number,
+            version,
+            RolloutBatch.from_tensors(tensors),
+            tensors["versions_last"],
+            bool(tensors["dropped"]),
+        )
 
 
 class PromptStream:
@@ -81,12 +100,12 @@ class PromptStream:
 
     def __init__(self, task: Task, config: RunConfig) -> None:
         self.task, self.config = task, config
-        self._block: tuple[int, Tensor, Tensor] | None = None
+        self._block: tuple[int, Prompts, Tensor] | None = None
 
-    def prompts(self, number: int) -> Tensor:
-        """A group's prompt, G times, int64 [G, p]."""
+    def prompts(self, number: int) -> Prompts:
+        """A group's prompt, G times."""
         block, row = divmod(number, self.config.prompts_per_batch)
-        return self._drawn(block)[1][row : row + 1].expand(self.config.group_size, -1)
+        return self._drawn(block)[1][row : row + 1].repeated(self.config.group_size)
 
     def uniforms(self, number: int) -> Tensor:
         """A group's random numbers for sampling, float64 [G, l]."""
@@ -94,10 +113,10 @@ class PromptStream:
         size = self.config.group_size
         return self._drawn(block)[2][row * size : (row + 1) * size]
 
-    def _drawn(self, block: int) -> tuple[int, Tensor, Tensor]:
+    def _drawn(self, block: int) -> tuple[int, Prompts, Tensor]:
         if self._block is None or self._block[0] != block:
             count, seed = self.config.prompts_per_batch, self.config.seed
-            prompts = self.task.prompts(count, generator(seed, "prompts", block))
+            prompts = self.task.training_prompts(seed, block, count)
             stream = generator(seed, "sampling", block)
             uniforms = draw_uniforms(self.task, count * self.config.group_size, stream)
             self._block = (block, prompts, uniforms)
@@ -112,47 +131,51 @@ def generate_groups(
     Raises `FloatingPointError` when the policy's probabilities are not finite.
     """
     config, size = stream.config, stream.config.group_size
-    prompts = torch.cat([stream.prompts(number) for number in numbers])
+    prompts = Prompts.concatenated([stream.prompts(number) for number in numbers])
     uniforms = torch.cat([stream.uniforms(number) for number in numbers])
-    drawn = draw_responses(policy, stream.task, prompts, uniforms, config.sampling.temperature)
+    drawn = draw_responses(policy, stream.task, prompts, uniforms, training_decoding(config, stream.task))
     # scored together, as a hundred small tensors cost more than the model's own work
     whole = _scored(stream, prompts, drawn)
+    ended = has_ended(stream.task, drawn).view(-1, size).all(dim=1).tolist()
     parts = zip(*(getattr(whole, name).split(size) for name in TENSORS), strict=True)
     last = torch.full((size,), version)
+    filtered = config.task.truncation == "filter"
     return [
-        Group(number, version, RolloutBatch(*part), last) for number, part in zip(numbers, parts, strict=True)
+        Group(number, version, RolloutBatch(*part), last, filtered and not all_ended)
+        for number, part, all_ended in zip(numbers, parts, ended, strict=True)
     ]
 
 
 def renew_group(policy: Module, stream: PromptStream, group: Group, kept: int, version: int) -> Group:
     """The group with all after its first `kept` positions drawn anew, by a newer policy version."""
-    old = group.rollouts
+    old, config = group.rollouts, stream.config
     first = Responses(old.responses[:, :kept], old.mask[:, :kept], old.log_probabilities[:, :kept])
-    uniforms, temperature = stream.uniforms(group.number), stream.config.sampling.temperature
-    drawn = draw_responses(policy, stream.task, old.prompts, uniforms, temperature, first)
+    prompts, uniforms = stream.prompts(group.number), stream.uniforms(group.number)
+    decoding = training_decoding(config, stream.task)
+    drawn = draw_responses(policy, stream.task, prompts, uniforms, decoding, first)
     last = torch.where(drawn.lengths > kept, version, group.versions_last)
-    rollouts = _scored(stream, old.prompts, drawn)
-    return Group(group.number, version if kept == 0 else group.version, rollouts, last)
+    rollouts = _scored(stream, prompts, drawn)
+    dropped = config.task.truncation == "filter" and not bool(has_ended(stream.task, drawn).all())
+    return Group(group.number, version if kept == 0 else group.version, rollouts, last, dropped)
+
+
+def training_decoding(config: RunConfig, task: Task) -> Decoding:
+    """How rollouts to train on are drawn: from the whole distribution."""
+    return Decoding(
+        config.sampling.temperature, task.eos_ids, task.pad_id, compute_dtype=config.model.compute_dtype
+    )
 
 
 def draw_responses(
     policy: Module,
     task: Task,
-    prompts: Tensor,
+    prompts: Prompts,
     uniforms: Tensor,
-    temperature: float,
+    decoding: Decoding,
     kept: Responses | None = None,
 ) -> Responses:
     """One response of the policy to each of the task's prompts; see `trainer.sampling.sample`."""
-    return sample(
-        policy,
-        prompts,
-        uniforms,
-        temperature=temperature,
-        eos_id=task.eos_id,
-        pad_id=task.pad_id,
-        kept=kept,
-    )
+    return sample(policy, prompts.tokens, prompts.lengths, uniforms, decoding, kept=kept)
 
 
 def draw_uniforms(task: Task, count: int, stream: torch.Generator) -> Tensor:
@@ -161,10 +184,59 @@ def draw_uniforms(task: Task, count: int, stream: torch.Generator) -> Tensor:
     return torch.rand(shape, dtype=torch.float64, generator=stream)
 
 
-def _scored(stream: PromptStream, prompts: Tensor, drawn: Responses) -> RolloutBatch:
+def mean_reward(batch: RolloutBatch, group_size: int) -> tuple[float | None, float | None]:
+    """Mean reward of whole groups, unscored rollouts aside, and its standard error.
+
+    The error is the standard deviation of the groups' means over the root of their number. None where
+    nothing was scored.
+    """
+    groups, scored = batch.rewards.view(-1, group_size), batch.scored.view(-1, group_size)
+    if bool(scored.all()):
+        return batch.rewards.mean().item(), groups.mean(1).std(correction=0).item() / len(groups) ** 0.5
+    kept = scored.any(dim=1)
+    if not bool(kept.any()):
+        return None, None
+    means = groups[kept].sum(dim=1) / scored[kept].sum(dim=1)  # an unscored reward is 0
+    reward = groups.sum() / scored.sum()
+    return reward.item(), means.std(correction=0).item() / len(means) ** 0.5
+
+
+def has_ended(task: Task, drawn: Responses) -> Tensor:
+    """Whether responses have an end mark, bool [n]; the others are truncated."""
+    return (torch.isin(drawn.tokens, torch.tensor(task.eos_ids)) & drawn.mask).any(dim=1)
+
+
+def judge(task: Task, prompts: Prompts, drawn: Responses) -> Verdicts:
+    """Verdicts on responses; truncated ones are wrong, unseen by the verifier."""
+    ended = has_ended(task, drawn)
+    if bool(ended.all()):
+        return task.verify(prompts, drawn.tokens, drawn.mask)
+    correct, scored = torch.zeros_like(ended), torch.ones_like(ended)
+    rows = ended.nonzero().squeeze(1)
+    if len(rows):
+        found = task.verify(prompts[rows], drawn.tokens[rows], drawn.mask[rows])
+        correct[rows], scored[rows] = found.correct, found.scored
+    return Verdicts(correct, scored)
+
+
+def _scored(stream: PromptStream, prompts: Prompts, drawn: Responses) -> RolloutBatch:
     """Verified rollouts of whole groups, with their advantages."""
-    rewards = stream.task.verify(prompts, drawn.tokens)
-    advantages = group_advantages(
-        rewards, stream.config.group_size, stream.config.advantage, stream.config.loss
+    config, task = stream.config, stream.task
+    verdicts = judge(task, prompts, drawn)
+    rewards = torch.where(verdicts.correct, 1.0, task.config.wrong_reward)
+    rewards = rewards.masked_fill(~verdicts.scored, 0.0)
+    trained = verdicts.scored
+    if task.config.truncation == "mask":
+        trained = trained & has_ended(task, drawn)
+    advantages = group_advantages(rewards, trained, config.group_size, config.advantage, config.loss)
+    return RolloutBatch(
+        prompts.tokens,
+        prompts.lengths,
+        drawn.tokens,
+        drawn.mask,
+        drawn.log_probabilities,
+        rewards,
+        verdicts.scored,
+        trained,
+        advantages,
     )
-    return RolloutBatch(prompts, drawn.tokens, drawn.mask, drawn.log_probabilities, rewards, advantages)

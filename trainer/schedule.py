@@ -48,6 +48,9 @@ class StrictSchedule:
             need = min(config.batch_size, config.sure_size)
         self.first = max(math.ceil(need / config.group_size), math.ceil(self.per_update))
         self.admitted = 0
+        """Groups that entered the store."""
+        self.begun = 0
+        """Groups generated, filtered ones included: the number of the next one."""
         self.step = 0
 
     def fill(self, step: int) -> None:
@@ -57,12 +60,14 @@ class StrictSchedule:
             self._admit(1)
 
     def _admit(self, count: int) -> None:
-        groups = range(self.admitted, self.admitted + count)
-        if groups:
+        while count > 0:  # filtered groups are replaced by the next ones
+            groups = range(self.begun, self.begun + count)
             for group in groups:
                 self.supply.begin(group)
-            self.supply.deliver(*groups)
-            self.admitted = groups.stop
+            self.begun = groups.stop
+            kept = self.supply.deliver(*groups)
+            self.admitted += kept
+            count -= kept
 
     def trained(self) -> None:
         pass
@@ -75,17 +80,18 @@ class StrictSchedule:
 
     def ahead(self, group: int) -> int:
         interval = self.config.sync_interval
-        return self._due(self.step // interval * interval + interval - 1) - group
+        missing = self._due(self.step // interval * interval + interval - 1) - self.admitted
+        return missing - (group - self.begun)
 
     def _due(self, step: int) -> int:
         # 1e-9: 3 · (64 / (3 · 8)) is 7.999999999999999
         return self.first + math.floor(step * self.per_update + 1e-9)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"admitted": self.admitted}
+        return {"admitted": self.admitted, "begun": self.begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.admitted = state["admitted"]
+        self.admitted, self.begun = state["admitted"], state["begun"]
 
 
 class FreeSchedule:

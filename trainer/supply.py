@@ -18,6 +18,9 @@ from trainer.rollouts import Group, PromptStream, RolloutBatch, generate_groups,
 from trainer.stores import Entry, make_store
 from trainer.usage import Usage
 
+MOST_FILTERED = 50
+"""Batches' worth of groups that may be filtered in a row before a run gives up."""
+
 
 class Supply:
     """Generates groups in issue order, admits them to the store, draws batches and counts.
@@ -45,6 +48,7 @@ class Supply:
         """Batches that entered the store since the last update's measurements."""
         self.generated = 0
         self.trained = 0
+        self.filtered_in_a_row = 0
 
     # what the clock asks for (trainer.clock.Generation)
 
@@ -64,8 +68,11 @@ class Supply:
         self.begun[group] = new
         return new.tokens_by_position[kept:]
 
-    def deliver(self, *groups: int) -> None:
-        """Put groups into the store, as of the present update."""
+    def deliver(self, *groups: int) -> int:
+        """Put groups into the store, as of the present update; returns how many of them were not filtered.
+
+        Raises `FloatingPointError` when nothing but filtered groups comes any more.
+        """
         made = [self.begun.pop(group) for group in groups]
         size = self.config.group_size
         numbers = np.arange(self.generated, self.generated + size * len(made))
@@ -73,15 +80,19 @@ class Supply:
         parts = [group.tensors() for group in made]
         columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         rewards = columns["rewards"]
-        groups_rewards = rewards.view(-1, size)
-        informative = (groups_rewards != groups_rewards[:, :1]).any(dim=1)
+        informative = (columns["advantages"].view(-1, size) != 0).any(dim=1)
         versions = np.repeat([group.version for group in made], size)
+        stays = ~columns.pop("dropped").repeat_interleave(size)
         columns |= {
             "versions_first": torch.from_numpy(versions),
             "created": torch.full((len(numbers),), self.step),
             "informative": informative.repeat_interleave(size),
         }
-        self.arena.admit(numbers.tolist(), columns)
+        admitted, kept = numbers, columns
+        if not bool(stays.all()):
+            admitted = numbers[stays.numpy()]
+            kept = {name: column[stays] for name, column in columns.items()}
+        self.arena.admit(admitted.tolist(), kept)
         self.usage.add(
             self.step,
             "generated",
@@ -90,16 +101,28 @@ class Supply:
             version_first=versions,
             version_last=columns["versions_last"].numpy(),
             tokens=columns["mask"].sum(dim=1).numpy(),
-            reward=rewards.numpy(),
+            reward=torch.where(columns["scored"], rewards, torch.nan).numpy(),
         )
+        if len(admitted) < len(numbers):
+            self.usage.add(self.step, "left", numbers[~stays.numpy()])
         self.fresh.append(RolloutBatch.from_tensors(columns))
         entries = [
             Entry(number, self.step, version, reward, reward == 1.0)
             for number, version, reward in zip(
-                numbers.tolist(), versions.tolist(), rewards.tolist(), strict=True
+                admitted.tolist(), kept["versions_first"].tolist(), kept["rewards"].tolist(), strict=True
             )
         ]
         self._let_go(self.store.admit(entries, self.step))
+        return self._count_filtered(len(made), len(admitted) // size)
+
+    def _count_filtered(self, made: int, kept: int) -> int:
+        self.filtered_in_a_row = 0 if kept else self.filtered_in_a_row + made
+        if self.filtered_in_a_row >= MOST_FILTERED * self.config.prompts_per_batch:
+            raise FloatingPointError(
+                f"the last {self.filtered_in_a_row} groups all had a truncated response and were filtered: "
+                "raise task.max_response_tokens, or set task.truncation=wrong or mask"
+            )
+        return kept
 
     def room(self) -> int | None:
         return self.store.room()
@@ -133,7 +156,7 @@ class Supply:
             RolloutBatch.from_tensors(taken),
             drawn.rollouts,
             {
-                "reward_trained": taken["rewards"].mean().item(),
+                "reward_trained": _mean_where(taken["rewards"], taken["scored"]),
                 "informative_share": taken["informative"].float().mean().item(),
                 "lag_mean": float(lag.mean()),
                 "lag_max": int(lag.max()),
@@ -169,6 +192,7 @@ class Supply:
             "version": self.version,
             "generated": self.generated,
             "trained": self.trained,
+            "filtered_in_a_row": self.filtered_in_a_row,
             "store": self.store.state_dict(),
             "begun": len(self.begun),
             "groups": [[group.number, group.version] for group in groups],
@@ -186,6 +210,7 @@ class Supply:
         """Put back what `save` gave after `step` updates."""
         self.step = step
         self.version, self.generated, self.trained = meta["version"], meta["generated"], meta["trained"]
+        self.filtered_in_a_row = meta["filtered_in_a_row"]
         self.store.load_state_dict(meta["store"])
         self.arena.load(tensors["arena"])
         packed = unpack_batches(tensors["groups"], len(meta["groups"]))
@@ -194,3 +219,8 @@ class Supply:
         self.waiting = {group.number: group for group in groups[meta["begun"] :]}
         self.fresh = [RolloutBatch.from_tensors(tensors["fresh"])] if tensors["fresh"] else []
         self.usage.restore(step, tensors["usage"])
+
+
+def _mean_where(values: Tensor, mask: Tensor) -> float | None:
+    """Mean of the values under the mask; None where there are none."""
+    return values[mask].mean().item() if bool(mask.any()) else None

@@ -1,19 +1,66 @@
-"""Built-in tasks: prompts and their verifier, on token ids."""
+"""Tasks: prompts and what decides whether a response is right. Here the built-in ones, on token ids."""
 
 from __future__ import annotations
 
 import string
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from trainer.prompts import HELD_OUT, Prompts, Verdicts
+from trainer.seeding import generator
 from trainer.task_config import TaskConfig
 
 
+class Task(Protocol):
+    """What the engine asks of a task."""
+
+    @property
+    def config(self) -> TaskConfig: ...
+
+    @property
+    def reports(self) -> Mapping[str, Any]:
+        """Name of each prompt set → report of its preparation; empty for built-in tasks."""
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end a response; the first is the one that answers are taught with."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence: prompt and response."""
+
+    def training_prompts(self, seed: int, block: int, count: int) -> Prompts:
+        """Prompts block·count … (block + 1)·count − 1 of a run's issue order."""
+
+    def evaluation_prompts(self, name: str, most: int) -> Prompts:
+        """At most `most` prompts of an evaluation set, always the same ones."""
+
+    def sample_prompts(self, count: int) -> Prompts:
+        """Fixed prompts whose completions people read."""
+
+    def lesson(self, count: int, stream: torch.Generator) -> tuple[Prompts, Tensor, Tensor]:
+        """Training prompts for a warm start with right responses, int64 [n, a], and their mask."""
+
+    def verify(self, prompts: Prompts, responses: Tensor, mask: Tensor) -> Verdicts:
+        """Judge responses that ended: `responses` int64 [n, l], `mask` bool [n, l], end marks included."""
+
+    def render(self, tokens: Tensor) -> str:
+        """Readable text of token ids [any]; padding is left out."""
+
+
 @dataclass(frozen=True, slots=True)
-class Task(ABC):
+class BuiltInTask(ABC):
     """Prompts of one length with one right response each.
 
     Token ids: letters 0..K−1, then padding, start, separator and end mark (K to K+3), then what a task adds.
@@ -23,12 +70,20 @@ class Task(ABC):
     config: TaskConfig
 
     @property
+    def reports(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
     def pad_id(self) -> int:
         return self.config.alphabet
 
     @property
     def eos_id(self) -> int:
         return self.config.alphabet + 3
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return (self.eos_id,)
 
     @property
     def vocabulary_size(self) -> int:
@@ -50,32 +105,43 @@ class Task(ABC):
         return self.body_tokens + 2 + self.config.max_response_tokens
 
     @abstractmethod
-    def bodies(self, count: int, generator: torch.Generator) -> Tensor:
+    def bodies(self, count: int, stream: torch.Generator) -> Tensor:
         """Random insides of prompts, int64 [count, body_tokens]."""
 
     @abstractmethod
     def solve(self, bodies: Tensor) -> Tensor:
         """Their answers without end marks, int64 [count, answer_tokens − 1]."""
 
-    def prompts(self, count: int, generator: torch.Generator) -> Tensor:
+    def prompts(self, count: int, stream: torch.Generator) -> Tensor:
         """Random prompts, int64 [count, body_tokens + 2]."""
         start = torch.full((count, 1), self.config.alphabet + 1)
-        return torch.cat([start, self.bodies(count, generator), start + 1], dim=1)
+        return torch.cat([start, self.bodies(count, stream), start + 1], dim=1)
+
+    def training_prompts(self, seed: int, block: int, count: int) -> Prompts:
+        return Prompts.unpadded(self.prompts(count, generator(seed, "prompts", block)))
+
+    def evaluation_prompts(self, name: str, most: int) -> Prompts:
+        return Prompts.unpadded(self.prompts(most, generator(0, "held-out prompts", 0)), HELD_OUT)
+
+    def sample_prompts(self, count: int) -> Prompts:
+        return Prompts.unpadded(self.prompts(count, generator(0, "sample prompts", 0)), HELD_OUT)
+
+    def lesson(self, count: int, stream: torch.Generator) -> tuple[Prompts, Tensor, Tensor]:
+        prompts = self.prompts(count, stream)
+        answers = self.answers(prompts)
+        return Prompts.unpadded(prompts), answers, torch.ones_like(answers, dtype=torch.bool)
 
     def answers(self, prompts: Tensor) -> Tensor:
         """The right response to each prompt, int64 [count, answer_tokens]."""
         end = torch.full((len(prompts), 1), self.eos_id)
         return torch.cat([self.solve(prompts[:, 1:-1]), end], dim=1)
 
-    def verify(self, prompts: Tensor, responses: Tensor) -> Tensor:
-        """Rewards, float32 [count]: 1 where a response equals the answer and then only pads, else 0.
-
-        `responses` is int64 [count, max_response_tokens], padded after its end mark.
-        """
-        answers = self.answers(prompts)
+    def verify(self, prompts: Prompts, responses: Tensor, mask: Tensor) -> Verdicts:
+        """Right is what equals the answer, end mark included, and is followed by padding only."""
+        answers = self.answers(prompts.tokens)
         length = answers.shape[1]
         right = (responses[:, :length] == answers).all(dim=1)
-        return (right & (responses[:, length:] == self.pad_id).all(dim=1)).float()
+        return Verdicts.certain(right & (responses[:, length:] == self.pad_id).all(dim=1))
 
     def render(self, tokens: Tensor) -> str:
         """Readable text of token ids [any]; the end mark is `.`, padding is left out."""
@@ -97,13 +163,13 @@ class Task(ABC):
         return letters[token] if self.config.alphabet <= len(letters) else f"{token} "
 
 
-class LetterTask(Task):
+class LetterTask(BuiltInTask):
     """Repeat, reverse, sort or add up the prompt's letters."""
 
     __slots__ = ()
 
-    def bodies(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(self.config.alphabet, (count, self.config.length), generator=generator)
+    def bodies(self, count: int, stream: torch.Generator) -> Tensor:
+        return torch.randint(self.config.alphabet, (count, self.config.length), generator=stream)
 
     def solve(self, bodies: Tensor) -> Tensor:
         match self.config.name:
@@ -117,7 +183,7 @@ class LetterTask(Task):
                 return bodies
 
 
-class ArithmeticTask(Task):
+class ArithmeticTask(BuiltInTask):
     """Add or subtract two numbers, digit by digit: any size is exact."""
 
     __slots__ = ()
@@ -130,10 +196,10 @@ class ArithmeticTask(Task):
     def body_tokens(self) -> int:
         return 2 * self.config.length + 1
 
-    def bodies(self, count: int, generator: torch.Generator) -> Tensor:
+    def bodies(self, count: int, stream: torch.Generator) -> Tensor:
         length, base = self.config.length, self.config.alphabet
-        numbers = torch.randint(base, (count, 2, length), generator=generator)
-        minus = torch.randint(2, (count, 1), generator=generator)
+        numbers = torch.randint(base, (count, 2, length), generator=stream)
+        minus = torch.randint(2, (count, 1), generator=stream)
         different = numbers[:, 0] != numbers[:, 1]
         place = different.int().argmax(dim=1, keepdim=True)  # the first digit that differs decides
         first, second = (numbers[:, k].gather(1, place) for k in (0, 1))
@@ -157,6 +223,6 @@ class ArithmeticTask(Task):
         return str(token) if self.config.alphabet <= 10 else f"{token} "
 
 
-def make_task(config: TaskConfig) -> Task:
-    """The task that a configuration names."""
+def built_in_task(config: TaskConfig) -> BuiltInTask:
+    """The built-in task that a configuration names."""
     return ArithmeticTask(config) if config.name == "arithmetic" else LetterTask(config)

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from torch.nn import Module, functional
 
 from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.files import locked, sha256, write_json
-from trainer.policy import build_policy, weights_of
-from trainer.rollouts import draw_responses, draw_uniforms
+from trainer.policy import build_policy, ragged_log_probabilities, weights_of
+from trainer.prompts import Prompts
+from trainer.rollouts import draw_responses, draw_uniforms, judge, training_decoding
 from trainer.seeding import generator
 from trainer.tasks import Task
 
@@ -93,11 +95,8 @@ def _train(config: RunConfig, task: Task, check: Callable[[], None]) -> tuple[Mo
         for group in optimizer.param_groups:
             ramp = settings.ramp_updates
             group["lr"] = settings.learning_rate * min(1.0, (step + 1) / ramp if ramp else 1.0)
-        prompts = task.prompts(settings.batch_size, generator(settings.seed, "warm start prompts", step))
-        answers = task.answers(prompts)
-        logits = policy(input_ids=torch.cat([prompts, answers[:, :-1]], dim=1), use_cache=False).logits
-        predicted = logits[:, prompts.shape[1] - 1 :].flatten(0, 1)
-        loss = functional.cross_entropy(predicted, answers.flatten())
+        stream = generator(settings.seed, "warm start prompts", step)
+        loss = _lesson_loss(policy, *task.lesson(settings.batch_size, stream), ragged=config.task.is_text)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -105,9 +104,21 @@ def _train(config: RunConfig, task: Task, check: Callable[[], None]) -> tuple[Mo
     return policy, {"updates": step, "sampled_reward": reward}
 
 
+def _lesson_loss(policy: Module, prompts: Prompts, answers: Tensor, mask: Tensor, ragged: bool) -> Tensor:
+    """Mean cross-entropy of the answers' tokens."""
+    if ragged:
+        found, _ = ragged_log_probabilities(policy, prompts.tokens, prompts.lengths, answers, mask, 1.0, None)
+        return -found.sum() / mask.sum()
+    tokens = torch.cat([prompts.tokens, answers[:, :-1]], dim=1)
+    logits = policy(input_ids=tokens, use_cache=False).logits
+    predicted = logits[:, prompts.tokens.shape[1] - 1 :].flatten(0, 1)
+    return functional.cross_entropy(predicted, answers.flatten())
+
+
 def _sampled_reward(policy: Module, config: RunConfig, task: Task, step: int) -> float:
+    """Share of right responses to training prompts."""
     seed = config.warm_start.seed
-    prompts = task.prompts(256, generator(seed, "warm start check prompts", step))
+    prompts, _, _ = task.lesson(256, generator(seed, "warm start check prompts", step))
     uniforms = draw_uniforms(task, len(prompts), generator(seed, "warm start check", step))
-    drawn = draw_responses(policy, task, prompts, uniforms, config.sampling.temperature)
-    return task.verify(prompts, drawn.tokens).mean().item()
+    drawn = draw_responses(policy, task, prompts, uniforms, training_decoding(config, task))
+    return judge(task, prompts, drawn).correct.float().mean().item()
