@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from trainer.command_verifier import read_verdicts, without_secrets
 from trainer.errors import UserError
-from trainer.math_verifier import within
+from trainer.evaluated_answers import ARITHMETIC, EXPRESSIONS, VALUES
 from trainer.task_config import PromptSource, TaskConfig
+from trainer.time_limit import within
 from trainer.verifiers import (
     CommandVerifier,
     ExactVerifier,
@@ -211,6 +212,39 @@ def test_generators_take_their_own_answers(name: str) -> None:
     missing = [item(answers[0], None)]
     verdicts = GeneratorVerifier(source).verify([*items, *wrong, *odd, *missing])
     assert verdicts == [True] * 20 + [False] * 26
+
+
+@pytest.mark.parametrize("name", sorted(ARITHMETIC | EXPRESSIONS | VALUES))
+def test_answers_that_scorers_evaluate(name: str, tmp_path: Path) -> None:
+    source = PromptSource(generator=name, rows=30, seed=5)
+    generator = make_generator(source)
+    answers = [generator[i]["answer"] for i in range(30)]
+    verifier = GeneratorVerifier(source)
+    # an unevaluated integral is no answer, though the generator takes it for one
+    right = ["Integral" not in answer for answer in answers]
+    assert sum(right) >= 15
+    assert verifier.verify([item(answer, answer, i) for i, answer in enumerate(answers)]) == right
+    trap = tmp_path / "ran"
+    hostile = [
+        f"__import__('os').mkdir({str(trap)!r})",
+        f"[open({str(trap)!r}, 'w')]",
+        f"sin(1).func.__init__.__globals__['os'].mkdir({str(trap)!r})",
+        f"exec('import os; os.mkdir({str(trap)!r})')",
+        f"(exec)('import os; os.mkdir({str(trap)!r})')",
+        *(
+            "9**9**9**9",
+            "9**(9**9)",
+            "(((9**99)**99)**99)**99",
+            "9* *9* *9",
+            "factorial(99999999)",
+            "99999999!",
+        ),
+        *("[0]*9999999999", "'a'*9999999999", "x**x**x", "2**99999999999"),
+    ]
+    start = time.monotonic()
+    assert verifier.verify([item(answers[0], text) for text in hostile]) == [False] * len(hostile)
+    assert time.monotonic() - start < 3
+    assert not trap.exists()
 
 
 def test_generators_use_settings_and_seed() -> None:

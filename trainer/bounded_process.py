@@ -104,8 +104,7 @@ def _exchange(process: subprocess.Popen[bytes], data: bytes, deadline: float) ->
                 # what it wrote is read; a child that it left holds the pipes open
                 break
             for key, _ in ready:
-                pipe = key.fileobj
-                if pipe is process.stdin:
+                if key.fileobj is process.stdin:
                     unsent = _write(process.stdin, unsent)
                     if not unsent:
                         selector.unregister(process.stdin)
@@ -113,8 +112,8 @@ def _exchange(process: subprocess.Popen[bytes], data: bytes, deadline: float) ->
                     continue
                 chunk = os.read(key.fd, _CHUNK)
                 if not chunk:
-                    selector.unregister(pipe)
-                elif pipe is process.stdout:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
                     output += chunk[: OUTPUT_KEPT - len(output)]
                 else:
                     errors += chunk

@@ -9,12 +9,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainer.errors import UserError
+from trainer.evaluated_answers import is_harmless
 from trainer.task_config import PromptSource
+from trainer.time_limit import within
 
 if TYPE_CHECKING:
     from trainer.verifiers import Item
 
 CLOSENESS = 1e-9
+SCORE_SECONDS = 10.0
+"""Longest time for one answer, on the main thread; it is wrong then."""
 OWN_FIELDS = {"seed": "task.source.seed", "size": "task.source.rows"}
 
 
@@ -35,12 +39,13 @@ class Generator(Protocol):
 class GeneratorVerifier:
     """Right is an answer with the full score of the generator's own scorer.
 
-    Some of the scorers evaluate the answer as a Python expression (`docs/tasks.md` names them), in this
-    process and without a limit of time.
+    Some scorers evaluate the answer as Python code; what is no plain value or expression is wrong and does
+    not reach them.
     """
 
     def __init__(self, source: PromptSource) -> None:
         self._generator = make_generator(source)
+        self._name = source.generator or ""
 
     def verify(self, items: Sequence[Item]) -> list[bool | None]:
         entries: dict[int, dict[str, Any]] = {}
@@ -55,11 +60,14 @@ class GeneratorVerifier:
         return verdicts
 
     def _right(self, extracted: str, entry: dict[str, Any]) -> bool:
+        if not is_harmless(extracted, self._name):
+            return False
         try:
-            return self._generator.score_answer(extracted, entry) >= 1 - CLOSENESS
+            score = within(SCORE_SECONDS, lambda: self._generator.score_answer(extracted, entry), late=0.0)
         except Exception:
             # scorers raise on answers of a form they do not expect: those are wrong
             return False
+        return bool(score >= 1 - CLOSENESS)
 
 
 def make_generator(source: PromptSource) -> Generator:
@@ -107,11 +115,9 @@ def make_generator(source: PromptSource) -> Generator:
 def _refused(source: PromptSource, error: Exception) -> str:
     reason = str(error) or type(error).__name__
     named = [name for name in source.settings if name in reason] or list(source.settings)
-    shown = ", ".join(f"task.source.settings.{name}={source.settings[name]}" for name in named)
-    return (
-        f"{shown or 'task.source.generator=' + source.generator!s}: {source.generator} of reasoning-gym "
-        f"refuses this ({reason}): correct the settings"
-    )
+    settings = [f"task.source.settings.{name}={source.settings[name]}" for name in named]
+    shown = ", ".join(settings or [f"task.source.generator={source.generator}"])
+    return f"{shown}: {source.generator} of reasoning-gym refuses this ({reason}): correct the settings"
 
 
 def _nearest(name: str, valid: Iterable[str]) -> str:

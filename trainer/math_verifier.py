@@ -5,19 +5,16 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-import signal
-import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from trainer.errors import UserError
+from trainer.time_limit import within
 
 if TYPE_CHECKING:
     from trainer.verifiers import Item
 
-T = TypeVar("T")
 GOLD_ANSWERS_KEPT = 4096
 
 # math-verify takes LaTeX only between delimiters; from other text it takes the last number, so that a bare
@@ -29,10 +26,6 @@ _FUNCTION = re.compile(r"(?<![\\A-Za-z])(sin|cos|tan|log|ln|exp|pi)(?![A-Za-z])"
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[eE]\+?(-?\d+)(?![\w.])")
 _DIGIT_SPACE = re.compile(r"(?<=\d)\\[,!](?=\d)")
 _MATH = re.compile(r"[\d\\^_=+*/<>{}]")
-
-
-class _OutOfTime(BaseException):
-    """Not an `Exception`: math-verify catches those on its way and goes on."""
 
 
 class MathVerifier:
@@ -83,7 +76,8 @@ class MathVerifier:
         if _WORD.search(text) and not _MATH.search(text):
             return []
         try:
-            parsed = within(self._time_limit, lambda: self._parse(answer), late=[])
+            nothing: list[Any] = []
+            parsed = within(self._time_limit, lambda: self._parse(answer), late=nothing)
         except Exception:
             return []
         # math-verify appends the text that it tried to parse; alone it means that it did not parse
@@ -110,41 +104,3 @@ def _as_text(text: str) -> str:
     text = text.strip().strip("$").strip()
     wrapped = _TEXT_COMMAND.fullmatch(text)
     return text if wrapped is None else wrapped[1].strip()
-
-
-def within(seconds: float, work: Callable[[], T], *, late: T) -> T:
-    """What `work` returns, or `late` if it takes longer than `seconds`; any time off the main thread.
-
-    Uses SIGALRM and leaves its handler as it was. An earlier timer keeps its time, except that one that is
-    due meanwhile fires afterwards. Work inside one long call of C code is not interrupted before its end.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    running = True
-
-    def out_of_time(*_: object) -> None:
-        if running:
-            raise _OutOfTime
-
-    # stopped first: an earlier timer must not fire into the new handler
-    remaining, interval = signal.setitimer(signal.ITIMER_REAL, 0)
-    started = time.monotonic()
-    handler = signal.getsignal(signal.SIGALRM)
-    try:
-        try:
-            signal.signal(signal.SIGALRM, out_of_time)
-            # it repeats, as Python drops an exception that is raised inside a finalizer
-            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-            return work()
-        finally:
-            running = False
-    except _OutOfTime:
-        return late
-    finally:
-        running = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        # None: the handler was not set by Python and cannot be set again
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
-        if remaining:
-            left = remaining - (time.monotonic() - started)
-            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), interval)
