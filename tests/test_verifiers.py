@@ -512,6 +512,19 @@ def test_command_relative_program(tmp_path: Path) -> None:
     assert verifier.verify(NUMBERS) == [True] * 11
 
 
+def test_the_checker_of_the_guide(checker: Checker) -> None:
+    guide = (Path(__file__).parents[1] / "docs/tasks.md").read_text()
+    program = guide.split("```python\nimport json, re, secrets")[1].split("```\n\n## ")[0]
+    responses = ["def f(x): return x + 1", "def f(x): return x", "import os; os._exit(0)", "def f("]
+    items = [
+        Item("p", "assert f(1) == 2", f"Here:\n```python\n{code}\n```\n", None, i)
+        for i, code in enumerate(responses)
+    ]
+    items.append(Item("p", "assert f(1) == 2", "no code", None, 4))
+    verifier = checker(f"import json, re, secrets{program}", whole=True)
+    assert verifier.verify(items) == [True, False, False, False, False]
+
+
 @pytest.mark.parametrize(
     ("verifier", "kind"),
     [
