@@ -138,7 +138,7 @@ def _make(
 ) -> None:
     read = fingerprint(source)
     rows = read_rows(source, where)
-    kept, counts = _cleaned(rows)
+    kept, counts = _cleaned(rows, needed=task.verifier.kind in ("exact", "math") or source.generator is None)
     rendered = [renderer.text(row.problem) for row in kept]
     tokens = renderer.tokens(rendered)
     fits = [len(each) <= task.max_prompt_tokens for each in tokens]
@@ -185,13 +185,13 @@ def _make(
     temporary.replace(home / "prompts.parquet")
 
 
-def _cleaned(rows: Sequence[Row]) -> tuple[list[Row], dict[str, int]]:
-    """The rows with an answer, each problem once, and counts of what was left out."""
+def _cleaned(rows: Sequence[Row], needed: bool) -> tuple[list[Row], dict[str, int]]:
+    """Each problem once, with an answer where one is `needed`, and counts of what was left out."""
     seen: dict[str, str] = {}
     kept = []
     counts = {"without_answer": 0, "duplicates": 0, "duplicates_with_another_answer": 0}
     for row in rows:
-        if not row.answer.strip():
+        if needed and not row.answer.strip():
             counts["without_answer"] += 1
         elif row.text in seen:
             counts["duplicates"] += 1

@@ -77,7 +77,9 @@ def _generated(source: PromptSource, where: str) -> list[Row]:
     data = make_generator(source)
     assert source.rows is not None
     items = [data[index] for index in range(source.rows)]
-    return [Row(index, item["question"], str(item["answer"])) for index, item in enumerate(items)]
+    # where many answers are right there is none to tell, and the generator's own scorer needs none
+    answers = ["" if item["answer"] is None else str(item["answer"]) for item in items]
+    return [Row(index, item["question"], answers[index]) for index, item in enumerate(items)]
 
 
 def _files(path: str, where: str) -> list[Path]:
