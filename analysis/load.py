@@ -87,12 +87,14 @@ class Run:
         return flatten(self.config.model_dump(mode="json", exclude={"resources"}))
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """Held-out accuracy, in order: step (updates done by the policy), value, n."""
-        return [
-            line
-            for line in read_lines(self.paths.evaluations)
-            if line.get("set") == "held_out" and line.get("metric") == "accuracy"
-        ]
+        """Accuracy on prompts that are not trained on, in order: step (updates done by the policy), value, n.
+
+        Of the task's own held-out prompts, or of the first named set where there are none.
+        """
+        lines = [line for line in read_lines(self.paths.evaluations) if line.get("metric") == "accuracy"]
+        names = [line["set"] for line in lines]
+        chosen = "held_out" if "held_out" in names else next(iter(names), None)
+        return [line for line in lines if line["set"] == chosen]
 
     def samples(self) -> list[dict[str, Any]]:
         """Recorded completions: policy_version, prompt, response, reward."""
@@ -230,9 +232,12 @@ def load_run(
         notes.append(
             f"{paths.run_id} is being extended: read at its last finished horizon, {summary.updates} updates."
         )
-    rewards = [line["reward"] for line in series]
+    task = config.task
+    shares = [None if line["reward"] is None else task.accuracy(line["reward"]) for line in series]
+    spread = 1 - task.wrong_reward
     errors = [line["reward_standard_error"] for line in series]
-    verdict = judge(rewards, errors, config.sync_interval, budget.collapse)
+    errors = [None if error is None else error / spread for error in errors]
+    verdict = judge(shares, errors, config.sync_interval, budget.collapse)
     notes += _disagreement(paths.run_id, summary, verdict)
     return run(verdict.status, None, verdict, series), tuple(notes)
 

@@ -124,6 +124,41 @@ def extend(
 
 
 @app.command()
+def prefetch(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="SWEEP|OVERRIDES...", help="A sweep on disk, or what submit takes."),
+    ],
+    name: Name = None,
+    config_dir: ConfigDir = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Fetch models and prepare prompts; runs then work without a network. `submit` does it by itself."""
+    from launcher import prefetch as fetch
+    from launcher.submit import load_grid
+
+    if len(words) == 1 and "=" not in words[0]:
+        raise typer.Exit(fetch.prefetch_sweep(_find(words[0], outputs), _console()))
+    raise typer.Exit(fetch.prefetch_grid(load_grid(words, config_dir), name, outputs, _console()))
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or its beginning, or its folder.")],
+    step: Annotated[str, typer.Option(help="best, last, or the learner updates of a checkpoint.")] = "last",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write; RUN/export-STEP if not given.", show_default=False),
+    ] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Write a run's policy in Hugging Face format: weights, configuration and tokenizer."""
+    from launcher.export import export as write
+
+    raise typer.Exit(write(run, step, out, outputs))
+
+
+@app.command()
 def resume(
     sweep: SweepName,
     yes: Yes = False,

@@ -27,6 +27,11 @@ FOREIGN = (
 )
 """Starts of variables that describe somebody else's job, allocation or tracking run; not for our jobs."""
 
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Set for jobs: what they need was fetched before."""
+CREDENTIALS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""Not for jobs, which fetch nothing."""
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -141,7 +146,14 @@ def available_slots(name: Literal["local", "inline"], *, threads: int, jobs: int
 
 
 def job_environment(inherited: Mapping[str, str], code: Path, threads: int) -> dict[str, str]:
-    """Environment of a job: the snapshot first on the path, its threads, its launcher, nothing foreign."""
+    """Environment of a job: as `code_environment`, offline, and told who its launcher is."""
+    kept = {name: value for name, value in inherited.items() if name not in CREDENTIALS}
+    own = {"GRPOSWEEP_CODE": str(code), "GRPOSWEEP_LAUNCHER": str(os.getpid())}
+    return code_environment(kept, code, threads) | dict.fromkeys(OFFLINE, "1") | own
+
+
+def code_environment(inherited: Mapping[str, str], code: Path, threads: int) -> dict[str, str]:
+    """Environment of a process that runs training code: that first on the path, threads, nothing foreign."""
     kept = {name: value for name, value in inherited.items() if not name.startswith(FOREIGN)}
     more = [str(Path(item).absolute()) for item in kept.get("PYTHONPATH", "").split(os.pathsep) if item]
     return (
@@ -151,7 +163,5 @@ def job_environment(inherited: Mapping[str, str], code: Path, threads: int) -> d
             "PYTHONPATH": os.pathsep.join([str(code), *more]),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
-            "GRPOSWEEP_CODE": str(code),
-            "GRPOSWEEP_LAUNCHER": str(os.getpid()),
         }
     )

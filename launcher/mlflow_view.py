@@ -113,14 +113,14 @@ def points(paths: RunPaths, updates: int) -> Iterator[tuple[int, Points]]:
     """Step and finite metrics of updates 0 … `updates`-1, in order.
 
     Nulls and non-finite numbers are left out; `nonfinite_updates` counts the updates that have any they
-    should not, and is given at update 0 and wherever it grows. `held_out_accuracy` stands at the update after
-    which it was measured. Raises `ValueError` when a line is missing.
+    should not, and is given at update 0 and wherever it grows. Evaluations, `held_out_accuracy` or
+    `<set>_pass_at_4` say, stand at the update after which they were measured. Raises `ValueError` when a line is missing.
     """
-    accuracy = {
-        line["step"] - 1: line["value"]
-        for line in read_lines(paths.evaluations)
-        if line.get("set") == "held_out" and line.get("metric") == "accuracy"
-    }
+    measured: dict[int, Points] = {}
+    for line in read_lines(paths.evaluations):
+        if _is_finite(line.get("value")):
+            name = f"{line['set']}_{line['metric'].replace('@', '_at_')}"
+            measured.setdefault(line["step"] - 1, {})[name] = float(line["value"])
     lines = {line["step"]: line for line in read_metrics(paths) if isinstance(line.get("step"), int)}
     bad = 0
     for step in range(updates):
@@ -133,8 +133,7 @@ def points(paths: RunPaths, updates: int) -> Iterator[tuple[int, Points]]:
             for key in _METRICS
             if key in line and key != _OFTEN_UNDEFINED
         )
-        if _is_finite(accuracy.get(step)):
-            values["held_out_accuracy"] = float(accuracy[step])
+        values |= measured.get(step, {})
         bad += missing
         if missing or step == 0:
             values["nonfinite_updates"] = float(bad)

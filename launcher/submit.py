@@ -17,6 +17,7 @@ from launcher.executors import make_executor
 from launcher.ledger import LedgerWriter, new_token, read_ledger, sweep_lock
 from launcher.locate import sweep_paths
 from launcher.messages import change_lines, next_lines, quoted, say, shown, unfinished_lines
+from launcher.prefetch import Cell, cells_on_disk, prefetch
 from launcher.progress import Progress
 from launcher.runner import Result, Runner, longest_first, runner_lock
 from launcher.snapshot import Snapshot, take_snapshot
@@ -77,7 +78,8 @@ def submit(grid: Grid, name: str | None, outputs: Path, settings: Settings, cons
             entry = sweep_folder.history_entry("submit", grid.overrides, provenance)
             sweep_folder.apply(paths, changes, entry)
 
-        return launch(paths, changes.sweep, settings, console, write, altered=changes.altered)
+        cells = [(cell.config.run(), cell.config.budget.evaluation) for cell in grid.cells]
+        return launch(paths, changes.sweep, settings, console, write, altered=changes.altered, cells=cells)
 
 
 def resume(paths: SweepPaths, settings: Settings, console: Console) -> int:
@@ -108,13 +110,17 @@ def launch(
     *,
     altered: bool = False,
     retry_failed: bool = False,
+    cells: Sequence[Cell] | None = None,
 ) -> int:
     """Write the change, run what is to run and report. The caller holds the runner lock.
+
+    `cells` are the runs that prompts and models are prepared for; None: those on disk that are to run.
 
     Writes nothing where nothing is `altered` and nothing is to run.
     """
     work = find_work(paths, sweep, retry_failed=retry_failed)
     if altered or work.todo or work.running:
+        prefetch(paths, cells_on_disk(paths, work.todo) if cells is None else cells, console)
         snapshot = take_snapshot(paths)
         write(snapshot.provenance)
         work = find_work(paths, sweep, retry_failed=retry_failed)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import Module
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from trainer.config import ModelConfig
 from trainer.errors import UserError
@@ -79,12 +79,7 @@ def load_pretrained(config: ModelConfig, found: Pretrained, max_tokens: int) -> 
     Raises `UserError` when `max_tokens` are too many for it.
     """
     settings = AutoConfig.from_pretrained(found.folder)
-    longest = getattr(settings, "max_position_embeddings", None)
-    if longest is not None and max_tokens > longest:
-        raise UserError(
-            f"task.max_prompt_tokens and task.max_response_tokens make {max_tokens} tokens, more than the "
-            f"{longest} of {config.pretrained}: lower one of them"
-        )
+    check_length(settings, config, max_tokens)
     for name, value in settings.to_dict().items():
         if name.endswith(("dropout", "pdrop")) and isinstance(value, float):
             setattr(settings, name, 0.0)
@@ -95,6 +90,16 @@ def load_pretrained(config: ModelConfig, found: Pretrained, max_tokens: int) -> 
         _untie(model)
     _check_head(model, config)
     return model.eval()
+
+
+def check_length(settings: PretrainedConfig, config: ModelConfig, max_tokens: int) -> None:
+    """Raise `UserError` when prompt and response can be longer than the model takes."""
+    longest = getattr(settings, "max_position_embeddings", None)
+    if longest is not None and max_tokens > longest:
+        raise UserError(
+            f"the longest prompt and task.max_response_tokens make {max_tokens} tokens, more than the "
+            f"{longest} of {config.pretrained}: lower task.max_response_tokens or task.max_prompt_tokens"
+        )
 
 
 def _untie(model: Module) -> None:

@@ -78,17 +78,14 @@ def prepare(
     return _load(file), report
 
 
-def check_unchanged(folder: Path, source: PromptSource, task: TaskConfig, tokenizer: str, where: str) -> None:
+def check_unchanged(source: PromptSource, report: Mapping[str, Any], name: str) -> None:
     """Raise `UserError` when a set was made from another content of its source than is there now."""
-    for share in {task.held_out_share, 0.0}:
-        home = folder / f"prompts-{_key(source, task, tokenizer, share)}"
-        report = read_json(home / "report.json")
-        if report is not None and (now := fingerprint(source)) != report["fingerprint"]:
-            raise UserError(
-                f"{where}: {describe(source)} has changed since this sweep was prepared from it "
-                f"({report['fingerprint'][:20]}… → {now[:20]}…): put it back, or give the new sweep a "
-                "name of its own with --name"
-            )
+    now, then = fingerprint(source), report["fingerprint"]
+    if now != then:
+        raise UserError(
+            f"prompts {name}: {describe(source)} has changed since this sweep was prepared from it "
+            f"({then[:20]}… → {now[:20]}…): put it back, or give the new sweep a name of its own with --name"
+        )
 
 
 def check_overlap(training: PromptSet, others: Mapping[str, PromptSet]) -> None:

@@ -72,10 +72,11 @@ class PromptSource(Section):
     @property
     def kind(self) -> Literal["generator", "path", "dataset"] | None:
         """Which of the three it is; None: nothing is named."""
-        for name in ("generator", "path", "dataset"):
-            if getattr(self, name) is not None:
-                return name  # type: ignore[return-value]
-        return None
+        if self.generator is not None:
+            return "generator"
+        if self.path is not None:
+            return "path"
+        return None if self.dataset is None else "dataset"
 
     @model_validator(mode="after")
     def _one_kind(self) -> PromptSource:

@@ -6,6 +6,7 @@ import string
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -57,6 +58,9 @@ class Task(Protocol):
 
     def render(self, tokens: Tensor) -> str:
         """Readable text of token ids [any]; padding is left out."""
+
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer in transformers' format, where the task has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,10 @@ class BuiltInTask(ABC):
             elif token != self.pad_id:
                 names.append("^" if token == self.config.alphabet + 1 else ">")
         return "".join(names)
+
+    def save_tokenizer(self, folder: Path) -> None:
+        """A built-in task has token ids and no tokenizer: nothing is written."""
+        return
 
     def _letter(self, token: int) -> str:
         letters = string.ascii_lowercase

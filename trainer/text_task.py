@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +17,13 @@ from trainer.budget import EvaluationConfig
 from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.extraction import extract
+from trainer.files import read_json, sha256, write_json
 from trainer.pretrained import Pretrained
 from trainer.prompt_sets import PromptSet, check_overlap, prepare
 from trainer.prompts import HELD_OUT, TRAINING, Prompts, Verdicts
 from trainer.rendering import Renderer, character_renderer, pretrained_renderer
 from trainer.seeding import numpy_generator
-from trainer.task_config import TaskConfig
+from trainer.task_config import TaskConfig, VerifierConfig
 from trainer.verifiers import Item, Verifier, make_verifier
 
 
@@ -41,6 +44,7 @@ class TextTask:
         """Report of each set's preparation (`trainer.prompt_sets`)."""
         self._epoch: tuple[int, int, np.ndarray[Any, Any]] | None = None
         self._padded: dict[str, Prompts] = {}
+        self._problem: str | None = None
 
     @property
     def pad_id(self) -> int:
@@ -113,12 +117,20 @@ class TextTask:
                     found.indices[item],
                 )
             )
-        verdicts = self.verifiers[prompts.name].verify(items)
+        verifier = self.verifiers[prompts.name]
+        verdicts = verifier.verify(items)
+        problem = getattr(verifier, "last_problem", None)
+        if problem is not None and problem != self._problem:
+            print(f"verifier: {problem}", flush=True)
+            self._problem = problem
         scored = torch.tensor([verdict is not None for verdict in verdicts], dtype=torch.bool)
         return Verdicts(torch.tensor([bool(verdict) for verdict in verdicts], dtype=torch.bool), scored)
 
     def render(self, tokens: Tensor) -> str:
         return self.renderer.decode(tokens[tokens != self.pad_id].tolist())
+
+    def save_tokenizer(self, folder: Path) -> None:
+        self.renderer.tokenizer.save_pretrained(folder)
 
     def _order(self, seed: int, epoch: int) -> np.ndarray[Any, Any]:
         if self._epoch is None or self._epoch[:2] != (seed, epoch):
@@ -152,17 +164,46 @@ def make_text_task(
     else:
         identity = model.tokenizer
         renderer = pretrained_renderer(task, model.folder, str(config.model.pretrained))
-    processes, sweep = config.resources.verifier_processes, prepared.parent
+    processes = config.resources.verifier_processes
+    folder = command_folder(task.verifier, prepared)
     found, report = prepare(prepared, task.source, task, identity, renderer, "task.source", split=True)
     sets = {name: each for name, each in found.items() if len(each)}
     reports = {TRAINING: report}
-    verifiers = dict.fromkeys(sets, make_verifier(task, processes, sweep))
+    verifiers = dict.fromkeys(sets, make_verifier(task, processes, folder))
     for name, settings in (evaluation.sets if evaluation else {}).items():
         where = f"budget.evaluation.sets.{name}.source"
         named, reports[name] = prepare(
             prepared, settings.source, task, identity, renderer, where, split=False
         )
         sets[name] = named[TRAINING]
-        verifiers[name] = make_verifier(task.model_copy(update={"source": settings.source}), processes, sweep)
+        verifiers[name] = make_verifier(
+            task.model_copy(update={"source": settings.source}), processes, folder
+        )
     check_overlap(sets[TRAINING], {name: each for name, each in sets.items() if name != TRAINING})
     return TextTask(task, renderer, sets, verifiers, reports)
+
+
+def command_folder(verifier: VerifierConfig, prepared: Path) -> Path:
+    """The folder that a command verifier runs in: where the sweep was first prepared from.
+
+    The files that the command names are hashed then. Raises `UserError` when one has changed since, as later
+    runs would be judged by other rules.
+    """
+    if verifier.command is None:
+        return prepared
+    key = hashlib.sha256(verifier.command.encode()).hexdigest()[:12]
+    note = prepared / f"verifier-{key}.json"
+    found = read_json(note)
+    if found is None:
+        here = Path.cwd()
+        named = [here / word for word in shlex.split(verifier.command)]
+        files = {str(file): sha256(file) for file in named if file.is_file()}
+        found = {"folder": str(here), "files": files}
+        write_json(note, found)
+    for name, content in found["files"].items():
+        if not Path(name).is_file() or sha256(Path(name)) != content:
+            raise UserError(
+                f"task.verifier.command={verifier.command!r}: {name} is not what it was when this sweep was "
+                "prepared: put it back, or give the new sweep a name of its own with --name"
+            )
+    return Path(found["folder"])
