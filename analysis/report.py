@@ -27,6 +27,7 @@ from trainer.errors import UserError
 from trainer.files import write_atomic, write_json
 from trainer.record import SweepFile, SweepPaths
 from trainer.schema import parse
+from trainer.task_config import canonical_json
 
 MOST_SAMPLES = 6
 """Completions shown per run: the first and the last ones recorded."""
@@ -226,7 +227,9 @@ def _setup(records: Records) -> list[tuple[str, str]]:
     """Scientific fields and their values; varied ones with all their values."""
     rows = []
     for name in records.runs[0].science if records.runs else ():
-        values = list(dict.fromkeys(run.science[name] for run in records.runs))
+        values = list(
+            {canonical_json(run.science.get(name)): run.science.get(name) for run in records.runs}.values()
+        )
         if name == "learning_rate":
             values = [wording.rate(value) for value in sorted(values)]
         rows.append((name, ", ".join(str(value) for value in values)))

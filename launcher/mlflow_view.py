@@ -114,7 +114,8 @@ def points(paths: RunPaths, updates: int) -> Iterator[tuple[int, Points]]:
 
     Nulls and non-finite numbers are left out; `nonfinite_updates` counts the updates that have any they
     should not, and is given at update 0 and wherever it grows. Evaluations, `held_out_accuracy` or
-    `<set>_pass_at_4` say, stand at the update after which they were measured. Raises `ValueError` when a line is missing.
+    `<set>_pass_at_4` say, stand at the update after which they were measured.
+    Raises `ValueError` when a line is missing.
     """
     measured: dict[int, Points] = {}
     for line in read_lines(paths.evaluations):

@@ -117,4 +117,6 @@ def test_killed_runs_equal_undisturbed_ones(tmp_path: Path, name: str):
     assert used_prompts(broken) == used_prompts(whole)
     steps = [line["step"] for line in read_lines(broken.timings)]
     assert steps == list(range(40))
-    assert len(list(broken.checkpoints.iterdir())) == 1
+    assert [path.name for path in sorted(broken.checkpoints.glob("*"))] == ["best", "step-00000040"]
+    for name in ("weights.safetensors", "complete.json"):
+        assert (broken.best / name).read_bytes() == (whole.best / name).read_bytes()

@@ -27,7 +27,7 @@ class Arena:
             self._grow(len(rollouts), columns)
         rows = [self._free.pop() for _ in rollouts]
         self.row_of.update(zip(rollouts, rows, strict=True))
-        place = torch.tensor(rows)
+        place = torch.tensor(rows, dtype=torch.int64)
         for name, column in self._columns.items():
             column[place] = columns[name]
 

@@ -18,11 +18,14 @@ import torch
 from torch import nn
 from torch.nn import Module
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers.utils import logging
 
 from trainer.config import ModelConfig
 from trainer.errors import UserError
 from trainer.files import locked, read_json, sha256, write_json
 from trainer.task_config import canonical_json
+
+logging.disable_progress_bar()  # logs are read later
 
 WEIGHTS = ("*.safetensors", "*.bin")
 TOKENIZER = (

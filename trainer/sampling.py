@@ -99,13 +99,24 @@ def _sample(
         alive = ~(mask & torch.isin(tokens, ends)).any(dim=1)
         inputs = torch.cat([inputs, tokens[:, :first]], dim=1)
         attended = torch.cat([attended, attended.new_ones(count, first)], dim=1)
+    # a group's prompt is read once: `copies` says which row of the first pass each rollout goes on from
+    known = torch.cat([lengths.unsqueeze(1), inputs], dim=1)
+    _, copies = torch.unique_consecutive(known, dim=0, return_inverse=True)
+    read = torch.ones_like(copies, dtype=torch.bool)
+    read[1:] = copies[1:] != copies[:-1]
     for position in range(first, longest):
         extra = {}
+        seen = attended[read] if position == first else attended
         if padded:
-            places = (attended.cumsum(dim=1) - 1).clamp(min=0)[:, -inputs.shape[1] :]
-            extra = {"attention_mask": attended.long(), "position_ids": places}
-        output = model(input_ids=inputs, use_cache=True, logits_to_keep=1, **{keyword: cache}, **extra)
-        step = torch.log_softmax(output.logits[:, -1].float() / decoding.temperature, dim=-1)
+            places = (seen.cumsum(dim=1) - 1).clamp(min=0)[:, -inputs.shape[1] :]
+            extra = {"attention_mask": seen.long(), "position_ids": places}
+        given = inputs[read] if position == first else inputs
+        output = model(input_ids=given, use_cache=True, logits_to_keep=1, **{keyword: cache}, **extra)
+        logits = output.logits[:, -1]
+        if position == first and len(logits) < count:
+            cache.batch_select_indices(copies)
+            logits = logits[copies]
+        step = torch.log_softmax(logits.float() / decoding.temperature, dim=-1)
         drawn = _invert(step, uniforms[rows, position], decoding.top_p)
         tokens[rows, position] = torch.where(alive, drawn, pad_id)
         mask[rows, position] = alive

@@ -94,7 +94,7 @@ class TextTask:
             mask[place, : len(taught[row])] = True
         prompts = self._prompts(TRAINING)[chosen[kept]]
         first = self.verify(prompts[:1], answers[:1], mask[:1])
-        if not bool(first.correct.all()):
+        if bool((first.scored & ~first.correct).any()):
             problem, answer = found.problems[int(chosen[kept[0]])], found.answers[int(chosen[kept[0]])]
             raise UserError(
                 f"warm start: the answer {answer!r} to {problem[:80]!r}, as a whole response, is not judged "
