@@ -22,9 +22,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from trainer.config import ModelConfig
 from trainer.errors import UserError
 from trainer.files import locked, read_json, sha256, write_json
+from trainer.hub import unavailable
 from trainer.task_config import canonical_json
 
 WEIGHTS = ("*.safetensors", "*.bin")
+FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+"""Files taken from a hub; pickled weights can run code when they are read."""
 TOKENIZER = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -142,26 +145,17 @@ def _folder(config: ModelConfig, converted: Path) -> Path:
 
 def _fetched(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"],
-            )
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=FETCHED))
+    except (OSError, ValueError) as error:
+        raise unavailable("model", "pretrained", name, revision, error) from None
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"model.pretrained={name} at {revision} holds no *.safetensors, the only weights that are "
+            "fetched: choose another model, or convert it and give its folder"
         )
-    except GatedRepoError:
-        raise UserError(
-            f"model.pretrained={name} is gated: accept its terms on its page and set HF_TOKEN in the "
-            "environment of this command"
-        ) from None
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise UserError(
-            f"model.pretrained={name} at {revision} is not in the cache and cannot be fetched: "
-            f"{' '.join(str(error).split())}; run `grposweep prefetch` where there is a network"
-        ) from None
+    return folder
 
 
 def _convert(file: Path, target: Path) -> None:
