@@ -83,7 +83,7 @@ def check_unchanged(folder: Path, source: PromptSource, task: TaskConfig, tokeni
     for share in {task.held_out_share, 0.0}:
         home = folder / f"prompts-{_key(source, task, tokenizer, share)}"
         report = read_json(home / "report.json")
-        if report is not None and (now := fingerprint(source)) != report["fingerprint"]:
+        if report is not None and (now := fingerprint(source, where)) != report["fingerprint"]:
             raise UserError(
                 f"{where}: {describe(source)} has changed since this sweep was prepared from it "
                 f"({report['fingerprint'][:20]}… → {now[:20]}…): put it back, or give the new sweep a "
@@ -136,7 +136,7 @@ def _make(
     where: str,
     share: float,
 ) -> None:
-    read = fingerprint(source)
+    read = fingerprint(source, where)
     rows = read_rows(source, where)
     kept, counts = _cleaned(rows, needed=task.verifier.kind in ("exact", "math") or source.generator is None)
     rendered = [renderer.text(row.problem) for row in kept]
