@@ -70,6 +70,8 @@ class Renderer:
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
         """Token ids of rendered prompts; a template writes its own special tokens."""
+        if not texts:
+            return []
         special = self.tokenizer.chat_template is None
         found: list[list[int]] = self.tokenizer(texts, add_special_tokens=special)["input_ids"]
         return found
