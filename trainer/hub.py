@@ -36,15 +36,15 @@ def unavailable(section: str, field: str, name: str, revision: str | None, error
         )
     if not isinstance(error, OSError):
         return UserError(
-            f"{named} at {revision} cannot be read ({_short(error.__cause__ or error)}): choose another"
+            f"{named} at {revision} cannot be read ({short(error.__cause__ or error)}): choose another"
         )
     return UserError(
-        f"{named} at {revision} is not in the cache and cannot be fetched ({_short(error)}): run `grposweep "
+        f"{named} at {revision} is not in the cache and cannot be fetched ({short(error)}): run `grposweep "
         "prefetch` where there is a network"
     )
 
 
-def _short(error: BaseException) -> str:
+def short(error: BaseException) -> str:
     """The error's words on one line."""
     words = " ".join(str(error).split())
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
