@@ -9,6 +9,7 @@ environment; a line of JSON per step goes to the output.
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def do(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    if "UNREACHABLE" in os.environ:  # the hub's libraries wait half a minute between their tries
+        time.sleep = lambda _: None
     for step in json.loads(Path(sys.argv[1]).read_text()):
         try:
             result = do(step)
