@@ -34,11 +34,13 @@ def main(prepared: Path) -> None:
         if model is not None:
             _tell(told, f"model {config.model.pretrained}: {model.folder}")
             check_length(AutoConfig.from_pretrained(model.folder), config.model, task.max_tokens)
-        sources = {TRAINING: config.task.source} | {n: each.source for n, each in evaluation.sets.items()}
-        for name, report in task.reports.items():
-            if name in sources:
-                check_unchanged(sources[name], report, name)
-                _tell(told, f"prompts {name}: {_counts(report)}")
+        sources = {TRAINING: ("task.source", config.task.source)}
+        for name, each in evaluation.sets.items():
+            sources[name] = (f"budget.evaluation.sets.{name}.source", each.source)
+        for name, (where, source) in sources.items():
+            report = task.reports[name]
+            check_unchanged(source, report, where)
+            _tell(told, f"prompts {name}: {_counts(report)}")
 
 
 def _tell(told: set[str], line: str) -> None:
@@ -56,6 +58,7 @@ def _counts(report: dict[str, Any]) -> str:
         ("duplicates", "repeated"),
         ("duplicates_with_another_answer", "of them with another answer"),
         ("without_answer", "without an answer"),
+        ("with_special_tokens", "with the text of a special token"),
         ("too_long", "too long"),
     ):
         if report[key]:

@@ -1,6 +1,6 @@
 """Pretrained models: found or fetched once per sweep, then loaded by each run without a network.
 
-    <sweep>/prepared/model-<key>.json    where the model's files are, their sizes and content hash
+    <sweep>/prepared/model-<key>.json    where the model's files are, their sizes, times and content hash
     <sweep>/prepared/model-<key>/        the model in transformers' format, where it had to be converted
 
 A model from a hub lies in the hub library's own cache, at the commit that the configuration names.
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from torch.nn import Module
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
@@ -23,11 +25,14 @@ from transformers.utils import logging
 from trainer.config import ModelConfig
 from trainer.errors import UserError
 from trainer.files import locked, read_json, sha256, write_json
+from trainer.hub import short, unavailable
 from trainer.task_config import canonical_json
 
 logging.disable_progress_bar()  # logs are read later
 
 WEIGHTS = ("*.safetensors", "*.bin")
+FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+"""Files taken from a hub; pickled weights can run code when they are read."""
 TOKENIZER = (
     "tokenizer*",
     "special_tokens_map.json",
@@ -67,20 +72,35 @@ def find_pretrained(config: ModelConfig, prepared: Path) -> Pretrained:
     folder = Path(found["folder"])
     if not folder.is_absolute():  # inside the sweep, which may have moved
         folder = prepared / folder
-    sizes = {name: (folder / name).stat().st_size for name in found["sizes"] if (folder / name).is_file()}
-    if sizes != found["sizes"]:
-        raise UserError(
-            f"model.pretrained={config.pretrained}: the weights in {folder} are not those that this sweep "
-            "was prepared with: put them back, or start a new sweep with --name"
-        )
+    # hashing many gigabytes takes minutes: only files that look touched are read again
+    if _stamps(folder, found["stamps"]) != found["stamps"]:
+        sizes = {name: stamp[0] for name, stamp in _stamps(folder, found["stamps"]).items()}
+        same = sizes == {name: stamp[0] for name, stamp in found["stamps"].items()}
+        if not same or _description(folder, prepared)["content"] != found["content"]:
+            raise UserError(
+                f"model.pretrained={config.pretrained}: the weights in {folder} are not those that this "
+                "sweep was prepared with: put them back, or start a new sweep with --name"
+            )
     return Pretrained(str(folder), found["content"], found["tokenizer"])
 
 
 def load_pretrained(config: ModelConfig, found: Pretrained, max_tokens: int) -> Module:
     """The model with float32 weights, on the CPU, its dropout off.
 
-    Raises `UserError` when `max_tokens` are too many for it.
+    Raises `UserError` when it cannot be read or `max_tokens` are too many for it.
     """
+    try:
+        return _loaded(config, found, max_tokens)
+    except UserError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(
+            f"model.pretrained={config.pretrained} in {found.folder} cannot be loaded "
+            f"({short(error)}): choose another model"
+        ) from None
+
+
+def _loaded(config: ModelConfig, found: Pretrained, max_tokens: int) -> Module:
     settings = AutoConfig.from_pretrained(found.folder)
     check_length(settings, config, max_tokens)
     for name, value in settings.to_dict().items():
@@ -150,26 +170,17 @@ def _folder(config: ModelConfig, converted: Path) -> Path:
 
 def _fetched(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"],
-            )
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=FETCHED))
+    except (OSError, ValueError) as error:
+        raise unavailable("model", "pretrained", name, revision, error) from None
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"model.pretrained={name} at {revision} holds no *.safetensors, the only weights that are "
+            "fetched: choose another model, or convert it and give its folder"
         )
-    except GatedRepoError:
-        raise UserError(
-            f"model.pretrained={name} is gated: accept its terms on its page and set HF_TOKEN in the "
-            "environment of this command"
-        ) from None
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise UserError(
-            f"model.pretrained={name} at {revision} is not in the cache and cannot be fetched: "
-            f"{' '.join(str(error).split())}; run `grposweep prefetch` where there is a network"
-        ) from None
+    return folder
 
 
 def _convert(file: Path, target: Path) -> None:
@@ -204,10 +215,16 @@ def _description(folder: Path, prepared: Path) -> dict[str, Any]:
     inside = folder.is_relative_to(prepared)
     return {
         "folder": str(folder.relative_to(prepared) if inside else folder),
-        "sizes": {file.name: file.stat().st_size for file in weights},
+        "stamps": _stamps(folder, ["config.json", *(file.name for file in weights)]),
         "content": _hash([folder / "config.json", *weights]),
         "tokenizer": _hash(sorted(file for kind in TOKENIZER for file in folder.glob(kind))),
     }
+
+
+def _stamps(folder: Path, names: Iterable[str]) -> dict[str, list[int]]:
+    """Size and time of change of those files that are there."""
+    files = [folder / name for name in names if (folder / name).is_file()]
+    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
 
 
 def _hash(files: list[Path]) -> str:

@@ -5,9 +5,9 @@
       report.json       counts, hashes, what the source was
 
 The key names everything that decides the content: the source, the task's rendering and split, the tokenizer.
-Cleaning: rows without an answer, rows whose problem was there before, and prompts longer than
-`task.max_prompt_tokens` are left out and counted. Which problems are held out is decided by a hash of the
-problem alone, so it is the same for every model and template.
+Cleaning: rows without an answer, rows whose problem holds the text of a special token or was there before,
+and prompts longer than `task.max_prompt_tokens` are left out and counted. Which problems are held out is
+decided by a hash of the problem alone, so it is the same for every model and template.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def prepare(
     return _load(file), report
 
 
-def check_unchanged(source: PromptSource, report: Mapping[str, Any], name: str) -> None:
+def check_unchanged(source: PromptSource, report: Mapping[str, Any], where: str) -> None:
     """Raise `UserError` when a set was made from another content of its source than is there now."""
-    now, then = fingerprint(source), report["fingerprint"]
+    now, then = fingerprint(source, where), report["fingerprint"]
     if now != then:
         raise UserError(
-            f"prompts {name}: {describe(source)} has changed since this sweep was prepared from it "
+            f"{where}: {describe(source)} has changed since this sweep was prepared from it "
             f"({then[:20]}… → {now[:20]}…): put it back, or give the new sweep a name of its own with --name"
         )
 
@@ -133,9 +133,10 @@ def _make(
     where: str,
     share: float,
 ) -> None:
-    read = fingerprint(source)
+    read = fingerprint(source, where)
     rows = read_rows(source, where)
-    kept, counts = _cleaned(rows, needed=task.verifier.kind in ("exact", "math") or source.generator is None)
+    needed = task.verifier.kind in ("exact", "math") or source.generator is None
+    kept, counts = _cleaned(rows, renderer.marks, needed=needed)
     rendered = [renderer.text(row.problem) for row in kept]
     tokens = renderer.tokens(rendered)
     fits = [len(each) <= task.max_prompt_tokens for each in tokens]
@@ -182,14 +183,20 @@ def _make(
     temporary.replace(home / "prompts.parquet")
 
 
-def _cleaned(rows: Sequence[Row], needed: bool) -> tuple[list[Row], dict[str, int]]:
-    """Each problem once, with an answer where one is `needed`, and counts of what was left out."""
+def _cleaned(rows: Sequence[Row], marks: Sequence[str], needed: bool) -> tuple[list[Row], dict[str, int]]:
+    """Each problem once, with an answer where one is `needed`, and counts of what was left out.
+
+    A problem that holds the text of one of the tokenizer's `marks` would end its own turn.
+    """
     seen: dict[str, str] = {}
     kept = []
-    counts = {"without_answer": 0, "duplicates": 0, "duplicates_with_another_answer": 0}
+    counts = {"without_answer": 0, "with_special_tokens": 0}
+    counts |= {"duplicates": 0, "duplicates_with_another_answer": 0}
     for row in rows:
         if needed and not row.answer.strip():
             counts["without_answer"] += 1
+        elif any(mark in row.text for mark in marks):
+            counts["with_special_tokens"] += 1
         elif row.text in seen:
             counts["duplicates"] += 1
             counts["duplicates_with_another_answer"] += seen[row.text] != row.answer

@@ -55,6 +55,12 @@ class Renderer:
         pad = self.tokenizer.pad_token_id
         return self.eos_ids[0] if pad is None else int(pad)
 
+    @property
+    def marks(self) -> list[str]:
+        """Texts of the tokenizer's special tokens."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        return [token.content for token in added if token.special]
+
     def text(self, problem: Problem) -> str:
         """The prompt as the model gets it."""
         task = self.task
@@ -63,6 +69,11 @@ class Renderer:
         else:
             messages = problem
         if task.system_prompt is not None:
+            if messages[0]["role"] == "system":
+                raise UserError(
+                    "task.system_prompt is set, but the problems are chats with a system turn of their own: "
+                    "leave it out"
+                )
             messages = [{"role": "system", "content": task.system_prompt}, *messages]
         if self.tokenizer.chat_template is None:
             return "\n\n".join(message["content"] for message in messages)
@@ -70,6 +81,8 @@ class Renderer:
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
         """Token ids of rendered prompts; a template writes its own special tokens."""
+        if not texts:
+            return []
         special = self.tokenizer.chat_template is None
         found: list[list[int]] = self.tokenizer(texts, add_special_tokens=special)["input_ids"]
         return found
