@@ -26,7 +26,7 @@ for line in sys.stdin:
     item = json.loads(line)
     if item["problem"] in CRASH:
         os._exit(7)
-    print(json.dumps({"correct": item["extracted"] == item["answer"]}), flush=True)
+    print(json.dumps({"correct": len(item["response"]) % 2 == 0}), flush=True)
 """
 
 
@@ -160,26 +160,27 @@ def test_rewards_of_plus_and_minus_one_are_the_same_experiment(plain, sweep):
 
 
 def test_a_checker_that_crashes_leaves_finite_advantages(sweep):
-    crash = [row["prompt"] for row in SUMS[::12]]
+    crash = [row["prompt"] for row in SUMS[::3]]
     (sweep / "check.py").write_text(CHECKER.replace("CRASH", repr(crash)))
     verifier = {
         "kind": "command",
         "command": shlex.join([sys.executable, str(sweep / "check.py")]),
         "time_limit": 5.0,
     }
-    paths = text_run(sweep, "checked", 4, task={"verifier": verifier})
+    # fresh weights: a third of the responses end, and half of those have an even length
+    cold, task = {"target_reward": 0.0}, {"verifier": verifier, "max_response_tokens": 40}
+    paths = text_run(sweep, "checked", 6, task=task, warm_start=cold)
     code, output = run_job(paths)
     assert code == 0, output
     assert "verifier: " in output and "exit status 7" in output
     lines = read_metrics(paths)
-    assert all(0 < line["unscored_share"] < 1 for line in lines)
-    assert all(line["loss"] is not None and "loss" not in line.get("nonfinite", {}) for line in lines)
-    # the same prompts and responses as a run with another verifier: the scored ones have the same rewards
-    twin = text_run(sweep, "exact", 4)
-    assert run_job(twin)[0] == 0
-    assert read_metrics(twin)[0]["response_length"] == lines[0]["response_length"]
+    assert sum(line["unscored_share"] > 0 for line in lines) >= 3
+    assert sum(line["gradient_norm"] > 0 for line in lines) >= 3
+    assert all(
+        line["loss"] is not None and set(line.get("nonfinite", {})) <= {"gradient_cosine"} for line in lines
+    )
     (sweep / "check.py").write_text(CHECKER.replace("CRASH", "[]"))
-    code, output = run_job(text_run(sweep, "changed", 4, task={"verifier": verifier}))
+    code, output = run_job(text_run(sweep, "changed", 6, task=task, warm_start=cold))
     assert code == 2 and "is not what it was when this sweep was prepared" in output
 
 
