@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils import logging
+
 from gpu import generation, grid, losses, model, ratio, small_updates, training
 from gpu.material import Material
 from gpu.report import Report, Section
@@ -43,13 +45,14 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="every section at a toy size")
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        print("no GPU can be used here: give --device cpu --small to run every section at a toy size on a CPU")
+        print("no GPU can be used here: add --device cpu --small for every section at a toy size on a CPU")
         return 2
     if arguments.device == "cpu" and not arguments.small:
         print("--device cpu needs --small: at full size this takes hours on a CPU")
         return 2
     device = torch.device(arguments.device)
     torch.backends.cuda.matmul.allow_tf32 = False
+    logging.disable_progress_bar()
     report = Report(arguments.out, _environment(device))
     print(report.head())
     work = arguments.out / "work"

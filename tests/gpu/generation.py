@@ -6,18 +6,17 @@ or its FLOP over the matmul rate, where that is longer. Floor of the prompts: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from gpu.material import Material
-from gpu.report import Section
-from gpu.speed import Machine, best_seconds, measure, seconds
 from torch.nn import Module
 from torch.profiler import ProfilerActivity, profile
 
+from gpu.material import Material
+from gpu.report import Section
+from gpu.speed import MODES, Machine, best_seconds, measure, mode, seconds
 from trainer.policy import behaviour_copy
 from trainer.sampling import Decoding, Responses, sample
 from trainer.seeding import generator
@@ -31,27 +30,27 @@ def check(material: Material, section: Section) -> None:
     policy = behaviour_copy(material.policy(), "bfloat16")
     rows = []
     for count in sizes.generation_batches:
-        for deterministic in (True, False):
-            with _deterministic(deterministic):
-                taken = best_seconds(_sampling(material, policy, count, sizes.generation_response), device, 1)
-            floor = _floor(material, machine, count)
-            tokens = count * sizes.generation_response
-            rows.append(
-                {
-                    "batch": count,
-                    "deterministic": deterministic,
-                    "tokens/s": tokens / taken,
-                    "ms/step": 1e3 * taken / sizes.generation_response,
-                    "floor ms/step": 1e3 * floor / sizes.generation_response,
-                    "measured/floor": taken / floor,
-                }
-            )
-    section.tables["sampling; deterministic=True is how jobs run"] = rows
-    section.check("every batch size was sampled", len(rows) == 2 * len(sizes.generation_batches))
+        sampling = _sampling(material, policy, count, sizes.generation_response)
+        with mode("as jobs run"):
+            drawn = sampling()
+            taken = best_seconds(sampling, device, 1)
+        whole = bool(drawn.mask.all()) and bool(drawn.log_probabilities.isfinite().all())
+        section.check(f"batch of {count}: every token has a finite log-probability", whole)
+        floor = _floor(material, machine, count)
+        rows.append(
+            {
+                "batch": count,
+                "tokens/s": count * sizes.generation_response / taken,
+                "ms/step": 1e3 * taken / sizes.generation_response,
+                "floor ms/step": 1e3 * floor / sizes.generation_response,
+                "measured/floor": taken / floor,
+            }
+        )
+    section.tables["sampling as jobs run it"] = rows
     profiles = []
-    for deterministic in (True, False):
-        with _deterministic(deterministic):
-            profiles.append({"deterministic": deterministic} | _per_step(material, policy))
+    for name in MODES:
+        with mode(name):
+            profiles.append({"mode": name} | _per_step(material, policy))
     section.tables[f"one decoding step of {sizes.profiled_batch} rollouts"] = profiles
     operations = [each["operations"] for each in profiles]
     section.check("operations per step were counted", min(operations) > 0, operations[0])
@@ -95,8 +94,8 @@ def _per_step(material: Material, policy: Module) -> dict[str, Any]:
     if device.type == "cuda" and counts[1]["kernels"]:  # no counts where the profiler may not see the GPU
         busy = step["kernel_ms"]
         found |= {"kernels": step["kernels"], "copies to host": step["reads"], "kernel ms": busy}
-        return found | {"host share": max(0.0, 1 - busy / wall)}
-    return found | dict.fromkeys(("kernels", "copies to host", "kernel ms", "host share"))
+        return found | {"device idle share": max(0.0, 1 - busy / wall)}
+    return found | dict.fromkeys(("kernels", "copies to host", "kernel ms", "device idle share"))
 
 
 def _profiled(action: Callable[[], Any], device: torch.device) -> dict[str, float]:
@@ -113,13 +112,3 @@ def _profiled(action: Callable[[], Any], device: torch.device) -> dict[str, floa
         "reads": sum(event.name.startswith("Memcpy DtoH") for event in on_device),
         "kernel_ms": sum(event.time_range.elapsed_us() for event in kernels) / 1e3,
     }
-
-
-@contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    """As a job on this device sets it, or off."""
-    torch.use_deterministic_algorithms(wanted, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)

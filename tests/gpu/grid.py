@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from gpu.material import Material
 from gpu.report import Section
-
 from trainer.budget import CellConfig
 from trainer.files import read_lines
 from trainer.policy import build_policy
@@ -32,7 +32,9 @@ LONGEST_WAIT = 180.0
 
 
 def check(material: Material, section: Section) -> None:
+    started = time.perf_counter()
     folder = _taught_model(material)
+    section.numbers["seconds to teach the model"] = time.perf_counter() - started
     runs = material.work / "outputs" / "gpu_check" / "runs"
     cells = {
         f"S={interval} rate={rate:g}": _prepared(
@@ -55,6 +57,7 @@ def check(material: Material, section: Section) -> None:
         for job in jobs.values():
             job.end()
     steps = [line["step"] for line in read_metrics(stopped)]
+    section.numbers["seconds for it and the continued job"] = time.perf_counter() - started
     section.check("the continued job has every update once", steps == list(range(horizon)), len(steps))
     section.tables["cells"] = [
         _cell_row(section, name, paths, interval)

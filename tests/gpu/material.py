@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu.sizes import Sizes
 from torch import Tensor
 from torch.nn import Module
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from gpu.sizes import Sizes
 from trainer.config import RunConfig
 from trainer.learner import Learner
-from trainer.policy import autocast, device_of, ragged_log_probabilities
+from trainer.policy import (
+    autocast,
+    checkpoint_activations,
+    copy_weights,
+    device_of,
+    ragged_log_probabilities,
+)
 from trainer.rendering import character_tokenizer
 from trainer.schema import parse
 from trainer.seeding import generator
@@ -100,6 +106,25 @@ class Material:
         return copy.deepcopy(self._policy).to(device or self.device)
 
     @cached_property
+    def moved(self) -> Module:
+        """The model with every weight moved by a tenth of its size; only to be read."""
+        moved, stream = self.policy(), generator(0, "moved weights", 0)
+        with torch.no_grad():
+            for weight in moved.parameters():
+                step = torch.randn(weight.shape, generator=stream).to(weight.device)
+                weight.add_(0.1 * weight.std(correction=0).clamp(min=1e-3) * step)
+        return moved
+
+    def moved_learner(self, config: RunConfig, device: torch.device) -> Learner:
+        """A learner of the moved weights whose reference, if it has one, is the model."""
+        policy = self.policy(device)
+        if config.resources.activation_checkpointing:
+            checkpoint_activations(policy)
+        learner = Learner(policy, config)
+        copy_weights(self.moved, policy)
+        return learner
+
+    @cached_property
     def batch(self) -> Batch:
         """Prompts and responses of different lengths, advantages of both signs, a behaviour policy that is
         neither the model nor a moved one."""
@@ -112,22 +137,11 @@ class Material:
         responses = torch.randint(vocabulary, (n, l), generator=stream)
         mask = torch.arange(l) < (1 + (places * 5 + 2) % l).unsqueeze(1)
         trained = torch.ones(n, dtype=torch.bool)
-        advantages = torch.randn(n, generator=stream) + 0.3  # a loss near 0 has no relative error
+        advantages = torch.randn(n, generator=stream) + 1.0  # a loss near 0 has no relative error
         empty = Batch(prompts, lengths, responses, mask, trained, torch.zeros(n, l), advantages)
-        moved = self.policy()
-        move(moved)
-        near, _ = log_probabilities(moved, empty, self.config())
+        near, _ = log_probabilities(self.moved, empty, self.config())
         stale = near.cpu() + 0.15 * torch.randn(n, l, generator=stream)
         return replace(empty, log_probabilities=stale.masked_fill(~mask, 0.0))
-
-
-def move(policy: Module) -> None:
-    """Move the weights by a tenth of their size, the same on every device: away from the reference."""
-    stream = generator(0, "moved weights", 0)
-    with torch.no_grad():
-        for weight in policy.parameters():
-            step = torch.randn(weight.shape, generator=stream).to(weight.device)
-            weight.add_(0.1 * weight.std(correction=0).clamp(min=1e-3) * step)
 
 
 def log_probabilities(policy: Module, batch: Batch, config: RunConfig) -> tuple[Tensor, Tensor]:
@@ -141,13 +155,6 @@ def log_probabilities(policy: Module, batch: Batch, config: RunConfig) -> tuple[
             config.sampling.temperature,
             config.resources.logit_chunk,
         )
-
-
-def learner_on(policy: Module, config: RunConfig) -> Learner:
-    """A learner of moved weights whose reference, if it has one, are the weights before."""
-    learner = Learner(policy, config)
-    move(policy)
-    return learner
 
 
 def _laid_over(base: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import torch
-from gpu.material import Material
-from gpu.report import Section
 from torch import nn
 
+from gpu.material import Material
+from gpu.report import Section
 from trainer.policy import autocast, behaviour_copy, device_of
 
 
@@ -24,7 +24,9 @@ def check(material: Material, section: Section) -> None:
     }
     parameters = list(policy.parameters())
     count = sum(parameter.numel() for parameter in parameters)
-    section.check(f"it has {material.sizes.parameters:,} parameters", count == material.sizes.parameters, count)
+    section.check(
+        f"it has {material.sizes.parameters:,} parameters", count == material.sizes.parameters, count
+    )
     kinds = {str(parameter.dtype) for parameter in parameters}
     section.check("master weights are float32", kinds == {"torch.float32"}, ", ".join(sorted(kinds)))
     tied = policy.get_output_embeddings().weight is policy.get_input_embeddings().weight

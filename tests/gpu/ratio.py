@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+
 from gpu.material import Batch, Material, log_probabilities
 from gpu.report import Section
-
 from trainer.batch_loss import BatchLoss
 from trainer.policy import behaviour_copy, checkpoint_activations
 from trainer.sampling import Decoding, Responses, sample
@@ -38,7 +38,9 @@ def check(material: Material, section: Section) -> None:
             if dtype == "float32":
                 section.below(f"largest |ratio - 1| at temperature {temperature}", off, 1e-4)
             else:
-                section.below(f"bfloat16 mean |log ratio| at temperature {temperature}", apart.mean().item(), 0.02)
+                section.below(
+                    f"bfloat16 mean |log ratio| at temperature {temperature}", apart.mean().item(), 0.02
+                )
     section.tables["learner over behaviour policy"] = rows
     lengths = {row["shortest"] for row in rows} | {row["longest"] for row in rows}
     section.check("responses have different lengths", len(lengths) > 1, str(sorted(lengths)))

@@ -96,5 +96,5 @@ SMALL = Sizes(
     updates=1,
     copied_bytes=2**24,
     matrix=256,
-    interrupted_updates=60,
+    interrupted_updates=30,
 )

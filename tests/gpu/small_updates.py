@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+
 from gpu.material import Material, log_probabilities
 from gpu.report import Section
-
 from trainer.gradients import flatten
 from trainer.learner import Learner
 

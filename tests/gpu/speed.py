@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trainer.seeding import generator
+
+MODES = {"as jobs run": (True, True), "memory not filled": (True, False), "not deterministic": (False, False)}
+"""Whether deterministic kernels are asked for, as `trainer.job` does on every device, and whether torch then
+fills fresh memory, which it does unless told not to."""
+
+
+@contextmanager
+def mode(name: str) -> Iterator[None]:
+    """One of `MODES` for the block."""
+    deterministic, filled = MODES[name]
+    before = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = before
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,15 @@ tokens only. Memory is 16 bytes per weight (weights, gradients, two moments) and
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
 import torch
+
 from gpu.material import Batch, Material
 from gpu.report import Section
-from gpu.speed import Machine, measure, seconds
-
+from gpu.speed import Machine, measure, mode, seconds
 from trainer.learner import Learner, Update
 from trainer.policy import checkpoint_activations
 from trainer.seeding import generator
@@ -32,7 +33,10 @@ def check(material: Material, section: Section) -> None:
         usual | {"logit_chunk": sizes.logit_chunk},
         usual | {"activation_checkpointing": True, "logit_chunk": sizes.logit_chunk},
     ]
-    rows = [_row(material, machine, batch, each) for each in settings]
+    rows = []
+    for name, each in [*(("as jobs run", each) for each in settings), ("not deterministic", usual)]:
+        with mode(name):
+            rows.append({"mode": name} | _row(material, machine, batch, each))
     section.tables[f"updates on {sizes.training_rollouts} rollouts, {_tokens(material):,} tokens"] = rows
     done = [row for row in rows if row["tokens/s"] is not None]
     section.check("settings that fit into memory", bool(done), len(done))
@@ -75,6 +79,8 @@ def _row(material: Material, machine: Machine, batch: Batch, resources: dict[str
         model={"compute_dtype": "bfloat16"},
         resources=resources | {"displacement": "memory"},
     )
+    gc.collect()
+    held = _allocated(device)
     policy = material.policy()
     if config.resources.activation_checkpointing:
         checkpoint_activations(policy)
@@ -91,6 +97,8 @@ def _row(material: Material, machine: Machine, batch: Batch, resources: dict[str
     head = sizes.shape["vocab_size"] * sizes.shape["hidden_size"]
     responses = sizes.training_rollouts * sizes.training_response
     work = (sizes.parameters - head) * _tokens(material) + head * responses
+    if peak is not None:
+        peak -= held
     floor = machine.seconds(0, (8 if config.resources.activation_checkpointing else 6) * work)
     phases = {f"{name} s": value for name, value in update.seconds.items()}
     return row | {
@@ -118,3 +126,8 @@ def _updates(
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     # of the first update, whose weights are the same in every setting
     return replace(first, seconds=found[-1].seconds), taken, peak
+
+
+def _allocated(device: torch.device) -> int:
+    """Bytes that tensors of other sections hold."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
