@@ -59,7 +59,6 @@ class Material:
             **self.sizes.shape,
             tie_word_embeddings=True,
             max_position_embeddings=2048,
-            initializer_range=self.sizes.shape["hidden_size"] ** -0.5,
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,

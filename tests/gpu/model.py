@@ -43,4 +43,4 @@ def check(material: Material, section: Section) -> None:
         one, other = (each(input_ids=tokens, use_cache=False).logits for each in (policy, behaviour))
     section.check("logits in bfloat16 are finite", bool(one.isfinite().all()), str(one.dtype))
     apart = (one.float() - other.float()).abs().max().item()
-    section.below("largest difference of policy's and behaviour policy's logits", apart, 1e-2)
+    section.below("largest difference of policy's and behaviour policy's logits", apart, 0.1)
