@@ -42,20 +42,20 @@ def scale(parameters: Sequence[Tensor], factor: float) -> None:
             parameter.grad.mul_(factor)
 
 
-def norm_of(gradient: Tensor) -> float:
-    """Euclidean norm."""
-    return math.sqrt(sum((part @ part).item() for part in _parts(gradient)))
+def norm_of(gradient: Tensor, device: torch.device | None = None) -> float:
+    """Euclidean norm, computed on `device`; by default where the gradient is."""
+    return math.sqrt(sum((part @ part).item() for part in _parts(gradient, device)))
 
 
 def cosine(gradient: Tensor, previous: Tensor | None) -> float:
     """Cosine of two gradients (math.md B1); NaN without a previous one or where a norm is 0 or infinite."""
     if previous is None:
         return math.nan
-    product = norm_of(gradient) * norm_of(previous)
+    product = norm_of(gradient) * norm_of(previous, gradient.device)
     if not 0 < product < math.inf:
         return math.nan
-    pairs = zip(_parts(gradient), _parts(previous), strict=True)
-    return sum((one @ other.to(one.device)).item() for one, other in pairs) / product
+    pairs = zip(_parts(gradient), _parts(previous, gradient.device), strict=True)
+    return sum((one @ other).item() for one, other in pairs) / product
 
 
 def distance(parameters: Sequence[Tensor], initial: Tensor) -> float:
@@ -69,9 +69,9 @@ def distance(parameters: Sequence[Tensor], initial: Tensor) -> float:
     return math.sqrt(total / start)
 
 
-def _parts(vector: Tensor) -> Iterator[Tensor]:
-    """The vector in float64, a part at a time."""
-    return (part.double() for part in vector.split(PART))
+def _parts(vector: Tensor, device: torch.device | None = None) -> Iterator[Tensor]:
+    """The vector in float64, a part at a time; on `device`, to which it travels in its own, shorter type."""
+    return (part.to(device or vector.device).double() for part in vector.split(PART))
 
 
 def limit_alignment(gradient: Tensor, previous: Tensor | None, limit: float) -> Tensor:
@@ -84,7 +84,7 @@ def limit_alignment(gradient: Tensor, previous: Tensor | None, limit: float) -> 
     wide = gradient.double()
     if previous is None or not cosine(gradient, previous) > limit:
         return wide
-    direction = previous.to(wide) / norm_of(previous)
+    direction = previous.to(wide) / norm_of(previous, wide.device)
     along = wide @ direction
     across = wide - along * direction
     return across + limit / math.sqrt(1 - limit**2) * across.norm() * direction

@@ -80,11 +80,11 @@ class Learner:
 
         Order: the raw gradient is measured, then aligned, then clipped, then given to AdamW.
         """
-        started = time.perf_counter()
+        started = self._now()
         self.optimizer.zero_grad(set_to_none=True)
         whole = BatchLoss(batch, self.reference, self.config)
         total = self._differentiate(whole)
-        differentiated = time.perf_counter()
+        differentiated = self._now()
         loss, measured = total.loss.item(), total.metrics
         gradient, previous = gather(self.parameters), self.previous_gradient
         norm, alignment = norm_of(gradient), cosine(gradient, previous)
@@ -93,10 +93,10 @@ class Learner:
             self.previous_gradient = gradient.to("cpu", getattr(torch, kept))
         if self.config.store.selection == "gradient_norm":
             self.rollout_gradient_norms = whole.rollout_gradient_norms(self.policy)
-        compared = time.perf_counter()
+        compared = self._now()
         if math.isfinite(norm) and math.isfinite(loss):
             self._step(gradient, norm, previous, self.rate(step))
-        stepped = time.perf_counter()
+        stepped = self._now()
         displacement = None if self.initial is None else distance(self.parameters, self.initial)
         reference_kl = measured.reference_kl
         return Update(
@@ -116,6 +116,12 @@ class Learner:
                 "measure": (compared - differentiated) + (time.perf_counter() - stepped),
             },
         )
+
+    def _now(self) -> float:
+        """Seconds on a clock, read when a GPU has done its work so far, which otherwise counts later."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     def _differentiate(self, whole: BatchLoss) -> Share:
         """Add up the gradient of the batch, a part at a time; returns its loss and measurements."""
