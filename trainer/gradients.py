@@ -44,18 +44,23 @@ def scale(parameters: Sequence[Tensor], factor: float) -> None:
 
 def norm_of(gradient: Tensor, device: torch.device | None = None) -> float:
     """Euclidean norm, computed on `device`; by default where the gradient is."""
-    return math.sqrt(sum((part @ part).item() for part in _parts(gradient, device)))
+    parts = (part.to(device or part.device) for part in gradient.split(PART))
+    return math.sqrt(sum(_square(part) for part in parts))
 
 
-def cosine(gradient: Tensor, previous: Tensor | None) -> float:
-    """Cosine of two gradients (math.md B1); NaN without a previous one or where a norm is 0 or infinite."""
+def cosine(gradient: Tensor, previous: Tensor | None, norms: tuple[float, float] | None = None) -> float:
+    """Cosine of two gradients (math.md B1); NaN without a previous one or where a norm is 0 or infinite.
+
+    `norms` are those of both, where they are known.
+    """
     if previous is None:
         return math.nan
-    product = norm_of(gradient) * norm_of(previous, gradient.device)
+    one, other = norms or (norm_of(gradient), norm_of(previous, gradient.device))
+    product = one * other
     if not 0 < product < math.inf:
         return math.nan
     pairs = zip(_parts(gradient), _parts(previous, gradient.device), strict=True)
-    return sum((one @ other).item() for one, other in pairs) / product
+    return sum((left @ right).item() for left, right in pairs) / product
 
 
 def distance(parameters: Sequence[Tensor], initial: Tensor) -> float:
@@ -64,9 +69,14 @@ def distance(parameters: Sequence[Tensor], initial: Tensor) -> float:
     for parameter in parameters:
         for part in parameter.detach().reshape(-1).split(PART):
             there = initial[start : start + len(part)].to(part.device)
-            total += (part - there).double().square().sum().item()
+            total += _square(part - there)
             start += len(part)
     return math.sqrt(total / start)
+
+
+def _square(part: Tensor) -> float:
+    """Sum of squares, added up in float64 without a copy in it."""
+    return float(torch.linalg.vector_norm(part, dtype=torch.float64).item()) ** 2
 
 
 def _parts(vector: Tensor, device: torch.device | None = None) -> Iterator[Tensor]:

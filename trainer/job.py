@@ -161,7 +161,9 @@ def _use_device(config: RunConfig) -> None:
     if config.resources.device == "cuda" and not torch.cuda.is_available():
         raise UserError("resources.device=cuda, but no GPU can be used here: set resources.device=cpu")
     # on a GPU not every operation has a deterministic kernel, and byte-equality is promised for CPUs only
-    torch.use_deterministic_algorithms(True, warn_only=config.resources.device == "cuda")
+    on_gpu = config.resources.device == "cuda"
+    torch.use_deterministic_algorithms(True, warn_only=on_gpu)
+    torch.utils.deterministic.fill_uninitialized_memory = not on_gpu
 
 
 def _drop_summary_beyond(step: int, paths: RunPaths) -> None:

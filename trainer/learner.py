@@ -67,6 +67,7 @@ class Learner:
         self.reference = _frozen(policy) if config.loss.kl_weight else None
         self.previous_gradient: Tensor | None = None
         """Raw gradient of the update before, one value per weight, on the CPU; part of a checkpoint."""
+        self._previous_norm: float | None = None
         self.rollout_gradient_norms: Tensor | None = None
         """Of the last batch's rollouts, float64 [n]; None unless store.selection=gradient_norm."""
 
@@ -87,10 +88,12 @@ class Learner:
         differentiated = self._now()
         loss, measured = total.loss.item(), total.metrics
         gradient, previous = gather(self.parameters), self.previous_gradient
-        norm, alignment = norm_of(gradient), cosine(gradient, previous)
+        norm = norm_of(gradient)
+        alignment = cosine(gradient, previous, (norm, self._norm_of_previous()))
         kept = self.config.resources.previous_gradient
         if kept != "off":
             self.previous_gradient = gradient.to("cpu", getattr(torch, kept))
+            self._previous_norm = norm if kept == "float32" else None
         if self.config.store.selection == "gradient_norm":
             self.rollout_gradient_norms = whole.rollout_gradient_norms(self.policy)
         compared = self._now()
@@ -122,6 +125,14 @@ class Learner:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+    def _norm_of_previous(self) -> float:
+        """Norm of the previous gradient as it is kept; NaN without one."""
+        if self.previous_gradient is None:
+            return math.nan
+        if self._previous_norm is None:
+            self._previous_norm = norm_of(self.previous_gradient, self.device)
+        return self._previous_norm
 
     def _differentiate(self, whole: BatchLoss) -> Share:
         """Add up the gradient of the batch, a part at a time; returns its loss and measurements."""

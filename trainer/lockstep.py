@@ -175,9 +175,12 @@ class Lockstep:
 
     def _evaluate(self, journals: Journals) -> bool:
         """Measure what is due, on the learner's weights of now; keep them where they did best so far."""
-        lines = []
+        lines: list[dict[str, Any]] = []
+        training = self.policy.training
+        self.policy.eval()  # layers that recompute their activations keep no cache
         for name, settings in due_sets(self.config, self.budget.evaluation, self.step):
             lines += evaluate(self.policy, self.task, self.config, name, settings, self.step)
+        self.policy.train(training)
         for line in lines:
             journals.append("evaluations", line)
         if lines and self.budget.evaluation.keep_best:

@@ -84,7 +84,11 @@ def behaviour_copy(policy: Module, compute_dtype: str) -> Module:
 
 def checkpoint_activations(policy: Module) -> None:
     """Recompute activations in the backward pass; the layers do so in training mode only."""
-    policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    enable = getattr(policy, "activation_checkpointing_enable", None)
+    if enable is not None:
+        enable({"use_reentrant": False})
+    else:  # its name before transformers 5.24
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
     policy.train()
 
 

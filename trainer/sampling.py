@@ -117,13 +117,16 @@ def _sample(
             cache.batch_select_indices(copies)
             logits = logits[copies]
         step = torch.log_softmax(logits.float() / decoding.temperature, dim=-1)
-        drawn = _invert(step, uniforms[rows, position], decoding.top_p)
+        drawn, total = _invert(step, uniforms[rows, position], decoding.top_p)
         tokens[rows, position] = torch.where(alive, drawn, pad_id)
         mask[rows, position] = alive
         chosen = step.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
         log_probabilities[rows, position] = torch.where(alive, chosen, 0.0)
         alive = alive & ~torch.isin(drawn, ends)
-        left = int(alive.sum())
+        # one readback for both
+        left, finite = torch.stack([alive.sum(), torch.isfinite(total).all()]).tolist()
+        if not finite:
+            raise FloatingPointError("the policy's next-token probabilities are not finite")
         if not left:
             break
         if longest > COMPACTED_FROM and 2 * left <= len(rows):
@@ -135,8 +138,9 @@ def _sample(
     return tokens, mask, log_probabilities
 
 
-def _invert(log_probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
-    """Tokens int64 [n] at these values of the distribution function, in the order of the vocabulary."""
+def _invert(log_probabilities: Tensor, uniforms: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """Tokens int64 [n] at these values of the distribution function, in the order of the vocabulary, and the
+    probability that they were drawn from, float64 [n, 1]; where that is not finite they mean nothing."""
     probabilities = log_probabilities.double().exp()
     if top_p < 1:
         ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
@@ -145,7 +149,5 @@ def _invert(log_probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor
         probabilities = probabilities.masked_fill(outside, 0.0)
     cumulative = probabilities.cumsum(dim=-1)
     total = cumulative[:, -1:]
-    if not bool(torch.isfinite(total).all()):
-        raise FloatingPointError("the policy's next-token probabilities are not finite")
     drawn = (cumulative <= uniforms.unsqueeze(1) * total).sum(dim=-1)
-    return drawn.clamp(max=log_probabilities.shape[-1] - 1)
+    return drawn.clamp(max=log_probabilities.shape[-1] - 1), total
