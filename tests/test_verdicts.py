@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.advantages import group_advantages
+from trainer.budget import CellConfig
 from trainer.config import AdvantageConfig, LossConfig, RunConfig
 from trainer.errors import UserError
 from trainer.evaluation import pass_at
@@ -96,6 +97,11 @@ def test_top_p_draws_from_the_smallest_likeliest_set():
         ),
     ],
 )
+def test_pass_at_k_needs_k_responses():
+    with pytest.raises(UserError, match="needs 8 responses per prompt: raise samples=4"):
+        parse(CellConfig, {"budget": {"evaluation": {"samples": 4, "pass_at": [1, 8]}}})
+
+
 def test_refusals_name_the_fix(data, words):
     with pytest.raises(UserError, match=words.replace("(", r"\(")):
         parse(RunConfig, data)
