@@ -72,6 +72,11 @@ def test_pass_at_k_of_many_samples_does_not_overflow():
     assert pass_at(1000, correct) == pytest.approx(0.5)
 
 
+def test_pass_at_k_needs_k_responses():
+    with pytest.raises(UserError, match="needs 8 responses per prompt: raise samples=4"):
+        parse(CellConfig, {"budget": {"evaluation": {"samples": 4, "pass_at": [1, 8]}}})
+
+
 def test_top_p_draws_from_the_smallest_likeliest_set():
     probabilities = torch.tensor([0.1, 0.4, 0.05, 0.3, 0.15])
     uniforms = torch.linspace(0, 1 - 1e-9, 2000, dtype=torch.float64)
@@ -97,11 +102,6 @@ def test_top_p_draws_from_the_smallest_likeliest_set():
         ),
     ],
 )
-def test_pass_at_k_needs_k_responses():
-    with pytest.raises(UserError, match="needs 8 responses per prompt: raise samples=4"):
-        parse(CellConfig, {"budget": {"evaluation": {"samples": 4, "pass_at": [1, 8]}}})
-
-
 def test_refusals_name_the_fix(data, words):
     with pytest.raises(UserError, match=words.replace("(", r"\(")):
         parse(RunConfig, data)
