@@ -128,7 +128,7 @@ def test_each_fault_has_one_message(override, said):
 
 
 def test_presets_are_named():
-    assert "laptop_stability, smoke" in refused()
+    assert "laptop_stability, laptop_words, smoke" in refused()
     assert "did you mean laptop_stability?" in refused("sweep=laptop_stabilty")
 
 

@@ -1,4 +1,4 @@
-"""The one error type that is meant for the user rather than for a developer."""
+"""Errors that mean something to the user: a fault in what was asked for, and a run that cannot go on."""
 
 
 class UserError(ValueError):
@@ -11,3 +11,7 @@ class UserError(ValueError):
     def __init__(self, *problems: str) -> None:
         self.problems = problems
         super().__init__("\n".join(problems))
+
+
+class RunFault(RuntimeError):  # noqa: N818 - a result of the experiment
+    """A run cannot go on for a reason of its own, and ends as invalid."""

@@ -24,7 +24,7 @@ from trainer.budget import Budget
 from trainer.checkpoint import Checkpoint, load_newest, save_checkpoint, save_weights
 from trainer.collapse import CollapseDetector
 from trainer.config import RunConfig
-from trainer.errors import UserError
+from trainer.errors import RunFault, UserError
 from trainer.evaluation import completions, due_sets, evaluate
 from trainer.files import finite, write_json
 from trainer.journal import Journals, cut_journals
@@ -89,13 +89,13 @@ class Lockstep:
         return self.fault is not None or self.step >= self.target
 
     def advance(self, journals: Journals) -> None:
-        """One learner update; sets `fault`, which ends the run, when numbers stop being finite."""
+        """One learner update; sets `fault`, which ends the run, when it cannot go on."""
         started = time.perf_counter()
         try:
             self._sync(journals)
             self.supply.prepare(self.step)
             self.schedule.fill(self.step)
-        except FloatingPointError as error:
+        except (FloatingPointError, RunFault) as error:
             self.fault = f"update {self.step}: {error}"
             return
         batch, rollouts, drawn = self.supply.draw()
@@ -108,7 +108,7 @@ class Lockstep:
         arrived = self._arrived()
         try:
             self.schedule.trained()
-        except FloatingPointError as error:
+        except (FloatingPointError, RunFault) as error:
             self.fault = f"update {self.step}: {error}"
         worked = time.perf_counter()
         self.cumulative_rate += self.learner.rate(self.step)

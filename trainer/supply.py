@@ -14,6 +14,7 @@ from torch.nn import Module
 from trainer.arena import Arena
 from trainer.checkpoint import pack_batches, unpack_batches
 from trainer.config import RunConfig
+from trainer.errors import RunFault
 from trainer.rollouts import Group, PromptStream, RolloutBatch, generate_groups, renew_group
 from trainer.stores import Entry, make_store
 from trainer.usage import Usage
@@ -71,7 +72,7 @@ class Supply:
     def deliver(self, *groups: int) -> int:
         """Put groups into the store, as of the present update; returns how many of them were not filtered.
 
-        Raises `FloatingPointError` when nothing but filtered groups comes any more.
+        Raises `RunFault` when nothing but filtered groups comes any more.
         """
         made = [self.begun.pop(group) for group in groups]
         size = self.config.group_size
@@ -118,7 +119,7 @@ class Supply:
     def _count_filtered(self, made: int, kept: int) -> int:
         self.filtered_in_a_row = 0 if kept else self.filtered_in_a_row + made
         if self.filtered_in_a_row >= MOST_FILTERED * self.config.prompts_per_batch:
-            raise FloatingPointError(
+            raise RunFault(
                 f"the last {self.filtered_in_a_row} groups all had a truncated response and were filtered: "
                 "raise task.max_response_tokens, or set task.truncation=wrong or mask"
             )
