@@ -231,7 +231,10 @@ def _setup(records: Records) -> list[tuple[str, str]]:
             {canonical_json(run.science.get(name)): run.science.get(name) for run in records.runs}.values()
         )
         if name == "learning_rate":
-            values = [wording.rate(value) for value in sorted(values)]
+            values = [
+                wording.rate(run_rate)
+                for run_rate in sorted({run.config.learning_rate for run in records.runs})
+            ]
         rows.append((name, ", ".join(str(value) for value in values)))
     return rows
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,7 @@ from launcher.runner import runner_lock
 from trainer.budget import EvaluationConfig
 from trainer.config import RunConfig
 from trainer.errors import UserError
+from trainer.files import read_json
 from trainer.record import SweepPaths, read_budget, read_config, read_sweep
 from trainer.task_config import canonical_json
 
@@ -73,21 +76,28 @@ def prefetch(paths: SweepPaths, cells: Iterable[Cell], console: Console) -> bool
         return False
     say(console, "preparing prompts and models")
     environment = code_environment(os.environ, ROOT, threads=1)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "trainer.prefetch", str(paths.prepared)],
-        input=json.dumps(list(needs.values())),
-        stdout=None if console.is_terminal else subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    # on a terminal the libraries' own progress is seen; elsewhere it would only fill a log
+    pipe = None if console.is_terminal else subprocess.PIPE
+    with tempfile.TemporaryDirectory() as folder:
+        problems = Path(folder) / "problems.json"
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "trainer.prefetch", str(paths.prepared), str(problems)],
+            input=json.dumps(list(needs.values())),
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env=environment,
+            check=False,
+        )
+        found = read_json(problems)
     if done.stdout:
         say(console, *done.stdout.splitlines())
-    if done.returncode == 2:
-        raise UserError(*done.stderr.splitlines())
+    if found is not None:
+        raise UserError(*found["problems"])
+    if done.returncode in (-signal.SIGINT, 130):
+        raise KeyboardInterrupt
     if done.returncode:
-        raise RuntimeError(f"preparing prompts and models failed:\n{done.stderr}")
+        raise RuntimeError(f"preparing prompts and models failed:\n{done.stderr or ''}")
     return True
 
 

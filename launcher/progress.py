@@ -109,7 +109,8 @@ class Progress:
         parts = [f"{len(done)}/{len(statuses)} done" + (f": {in_words(tally(done))}" if done else "")]
         parts += [f"{len(running)} running"] if running else []
         parts += [in_words(tally(bad))] if bad else []
-        parts += [f"{sum(rates):.2g} updates/s"] if any(rates) else []
+        total = sum(rates)
+        parts += [f"{total:{'.0f' if total >= 10 else '.2g'}} updates/s"] if any(rates) else []
         parts += [f"about {duration(left)} left"] if left is not None else []
         return "; ".join(parts)
 

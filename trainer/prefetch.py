@@ -1,8 +1,8 @@
-"""`python -P -m trainer.prefetch <prepared folder>`: fetch and prepare what runs need, before any of them.
+"""`python -P -m trainer.prefetch <prepared folder> <problems file>`: what runs need, before any of them.
 
 Reads a JSON list of `{"run": …, "evaluation": …}` from standard input. Afterwards the runs find prompts,
 tokenizers and models on this machine or in the sweep's folder and need no network. Faults of the user's are
-one line each on standard error, and exit code 2.
+written to the file, and the exit code is 2.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from transformers import AutoConfig
 from trainer.budget import EvaluationConfig
 from trainer.config import RunConfig
 from trainer.errors import UserError
+from trainer.files import write_json
 from trainer.pretrained import check_length
 from trainer.prompt_sets import check_unchanged
 from trainer.prompts import HELD_OUT, TRAINING
@@ -34,6 +35,12 @@ def main(prepared: Path) -> None:
         if model is not None:
             _tell(told, f"model {config.model.pretrained}: {model.folder}")
             check_length(AutoConfig.from_pretrained(model.folder), config.model, task.max_tokens)
+        try:
+            task.try_verifiers()
+        except UserError:
+            for note in prepared.glob("verifier-*.json"):  # so that the corrected files are the ones noted
+                note.unlink()
+            raise
         sources = {TRAINING: ("task.source", config.task.source)}
         for name, each in evaluation.sets.items():
             sources[name] = (f"budget.evaluation.sets.{name}.source", each.source)
@@ -70,8 +77,7 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
     except UserError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
+        write_json(Path(sys.argv[2]), {"problems": list(error.problems)})
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

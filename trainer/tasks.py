@@ -59,6 +59,9 @@ class Task(Protocol):
     def render(self, tokens: Tensor) -> str:
         """Readable text of token ids [any]; padding is left out."""
 
+    def try_verifiers(self) -> None:
+        """Raise `UserError` when a verifier gives no verdict at all."""
+
     def save_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer in transformers' format, where the task has one."""
 
@@ -161,6 +164,10 @@ class BuiltInTask(ABC):
             elif token != self.pad_id:
                 names.append("^" if token == self.config.alphabet + 1 else ">")
         return "".join(names)
+
+    def try_verifiers(self) -> None:
+        """Built-in tasks judge by themselves."""
+        return
 
     def save_tokenizer(self, folder: Path) -> None:
         """A built-in task has token ids and no tokenizer: nothing is written."""

@@ -129,6 +129,19 @@ class TextTask:
     def render(self, tokens: Tensor) -> str:
         return self.renderer.decode(tokens[tokens != self.pad_id].tolist())
 
+    def try_verifiers(self) -> None:
+        """Judge the right answer to a problem of each set, whatever the verdict may be."""
+        for name, found in self.sets.items():
+            item = Item(
+                found.problems[0], found.answers[0], found.answers[0], found.answers[0], found.indices[0]
+            )
+            if self.verifiers[name].verify([item]) == [None]:
+                problem = getattr(self.verifiers[name], "last_problem", None)
+                raise UserError(
+                    f"task.verifier.command={self.config.verifier.command!r} gave no verdict on a right "
+                    f"answer ({problem or 'it wrote null'}): correct it; docs/tasks.md shows the protocol"
+                )
+
     def save_tokenizer(self, folder: Path) -> None:
         self.renderer.tokenizer.save_pretrained(folder)
 
