@@ -10,6 +10,7 @@ from rich.console import Console
 
 from launcher import sweep_folder
 from launcher.messages import quoted, say
+from launcher.prefetch import cells_on_disk
 from launcher.runner import runner_lock
 from launcher.state import OPEN_OUTCOMES, RunStatus
 from launcher.submit import Settings, find_work, launch
@@ -57,7 +58,8 @@ def extend(
         def write(provenance: Mapping[str, object]) -> None:
             sweep_folder.grow(paths, growths, sweep_folder.history_entry("extend", words, provenance))
 
-        return launch(paths, sweep, settings, console, write, altered=bool(growths))
+        cells = cells_on_disk(paths, [growth.run_id for growth in growths])
+        return launch(paths, sweep, settings, console, write, altered=bool(growths), cells=cells)
 
 
 def _refuse_old_checkpoints(paths: SweepPaths, growths: Sequence[Growth]) -> None:

@@ -37,7 +37,7 @@ from trainer.policy import (
 )
 from trainer.prompts import TRAINING
 from trainer.record import CHECKPOINT_FORMAT, RunPaths, UpdateMetrics
-from trainer.rollouts import PromptStream, mean_reward
+from trainer.rollouts import PromptStream, ended, mean_reward
 from trainer.schedule import make_schedule
 from trainer.setup import initial_policy, make_task
 from trainer.supply import Supply
@@ -157,8 +157,7 @@ class Lockstep:
             names = ("reward", "reward_standard_error", "accuracy", "response_length", "truncated_share")
             return dict.fromkeys((*names, "unscored_share", "filtered_share"))
         reward, error = mean_reward(batch, self.config.group_size)
-        ends = torch.tensor(self.task.eos_ids)
-        truncated = ~(torch.isin(batch.responses, ends) & batch.mask).any(dim=1)
+        truncated = ~ended(self.task, batch.responses, batch.mask)
         filtered = 0.0
         if self.config.task.truncation == "filter":
             groups = truncated.view(-1, self.config.group_size)

@@ -143,7 +143,8 @@ def ragged_log_probabilities(
     ]
     results = []
     for index in (0, 1):
-        values = torch.cat([each[index] for each in found]) if found else states.new_zeros(0).float()
+        # where no token counts, zeros that a gradient can still go through
+        values = torch.cat([each[index] for each in found]) if found else states.flatten().float()
         results.append(values.new_zeros(count, mask.shape[1]).index_put((rows, places), values))
     return results[0], results[1]
 

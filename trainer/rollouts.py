@@ -136,13 +136,13 @@ def generate_groups(
     drawn = draw_responses(policy, stream.task, prompts, uniforms, training_decoding(config, stream.task))
     # scored together, as a hundred small tensors cost more than the model's own work
     whole = _scored(stream, prompts, drawn)
-    ended = has_ended(stream.task, drawn).view(-1, size).all(dim=1).tolist()
+    endings = has_ended(stream.task, drawn).view(-1, size).all(dim=1).tolist()
     parts = zip(*(getattr(whole, name).split(size) for name in TENSORS), strict=True)
     last = torch.full((size,), version)
     filtered = config.task.truncation == "filter"
     return [
         Group(number, version, RolloutBatch(*part), last, filtered and not all_ended)
-        for number, part, all_ended in zip(numbers, parts, ended, strict=True)
+        for number, part, all_ended in zip(numbers, parts, endings, strict=True)
     ]
 
 
@@ -201,18 +201,23 @@ def mean_reward(batch: RolloutBatch, group_size: int) -> tuple[float | None, flo
     return reward.item(), means.std(correction=0).item() / len(means) ** 0.5
 
 
+def ended(task: Task, responses: Tensor, mask: Tensor) -> Tensor:
+    """Whether responses int64 [n, l] have an end mark, bool [n]; the others are truncated."""
+    return (torch.isin(responses, torch.tensor(task.eos_ids)) & mask).any(dim=1)
+
+
 def has_ended(task: Task, drawn: Responses) -> Tensor:
-    """Whether responses have an end mark, bool [n]; the others are truncated."""
-    return (torch.isin(drawn.tokens, torch.tensor(task.eos_ids)) & drawn.mask).any(dim=1)
+    """The same for what was just drawn."""
+    return ended(task, drawn.tokens, drawn.mask)
 
 
 def judge(task: Task, prompts: Prompts, drawn: Responses) -> Verdicts:
     """Verdicts on responses; truncated ones are wrong, unseen by the verifier."""
-    ended = has_ended(task, drawn)
-    if bool(ended.all()):
+    whole = has_ended(task, drawn)
+    if bool(whole.all()):
         return task.verify(prompts, drawn.tokens, drawn.mask)
-    correct, scored = torch.zeros_like(ended), torch.ones_like(ended)
-    rows = ended.nonzero().squeeze(1)
+    correct, scored = torch.zeros_like(whole), torch.ones_like(whole)
+    rows = whole.nonzero().squeeze(1)
     if len(rows):
         found = task.verify(prompts[rows], drawn.tokens[rows], drawn.mask[rows])
         correct[rows], scored[rows] = found.correct, found.scored

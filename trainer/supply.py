@@ -15,12 +15,14 @@ from trainer.arena import Arena
 from trainer.checkpoint import pack_batches, unpack_batches
 from trainer.config import RunConfig
 from trainer.errors import RunFault
-from trainer.rollouts import Group, PromptStream, RolloutBatch, generate_groups, renew_group
+from trainer.rollouts import Group, PromptStream, RolloutBatch, ended, generate_groups, renew_group
 from trainer.stores import Entry, make_store
 from trainer.usage import Usage
 
 MOST_FILTERED = 50
 """Batches' worth of groups that may be filtered in a row before a run gives up."""
+MOST_UNSCORED = 10
+"""Batches' worth of responses that may be unscored in a row."""
 
 
 class Supply:
@@ -50,6 +52,7 @@ class Supply:
         self.generated = 0
         self.trained = 0
         self.filtered_in_a_row = 0
+        self.unscored_in_a_row = 0
 
     # what the clock asks for (trainer.clock.Generation)
 
@@ -72,7 +75,7 @@ class Supply:
     def deliver(self, *groups: int) -> int:
         """Put groups into the store, as of the present update; returns how many of them were not filtered.
 
-        Raises `RunFault` when nothing but filtered groups comes any more.
+        Raises `RunFault` when nothing but filtered groups or unscored responses comes any more.
         """
         made = [self.begun.pop(group) for group in groups]
         size = self.config.group_size
@@ -114,14 +117,28 @@ class Supply:
             )
         ]
         self._let_go(self.store.admit(entries, self.step))
-        return self._count_filtered(len(made), len(admitted) // size)
+        self._count_unscored(self.fresh[-1])
+        return self._go_on(len(made), len(admitted) // size)
 
-    def _count_filtered(self, made: int, kept: int) -> int:
+    def _count_unscored(self, batch: RolloutBatch) -> None:
+        """Responses without a verdict since the last one with a verdict, truncated ones aside."""
+        missing = int((~batch.scored).sum())
+        if missing or self.unscored_in_a_row:
+            judged = batch.scored & ended(self.stream.task, batch.responses, batch.mask)
+            self.unscored_in_a_row = 0 if bool(judged.any()) else self.unscored_in_a_row + missing
+
+    def _go_on(self, made: int, kept: int) -> int:
+        """The groups that were kept; raises `RunFault` when it makes no sense to go on."""
         self.filtered_in_a_row = 0 if kept else self.filtered_in_a_row + made
         if self.filtered_in_a_row >= MOST_FILTERED * self.config.prompts_per_batch:
             raise RunFault(
                 f"the last {self.filtered_in_a_row} groups all had a truncated response and were filtered: "
                 "raise task.max_response_tokens, or set task.truncation=wrong or mask"
+            )
+        if self.unscored_in_a_row >= MOST_UNSCORED * self.config.batch_size:
+            raise RunFault(
+                f"the verifier gave no verdict on the last {self.unscored_in_a_row} responses: the attempt's "
+                "log says why"
             )
         return kept
 
@@ -194,6 +211,7 @@ class Supply:
             "generated": self.generated,
             "trained": self.trained,
             "filtered_in_a_row": self.filtered_in_a_row,
+            "unscored_in_a_row": self.unscored_in_a_row,
             "store": self.store.state_dict(),
             "begun": len(self.begun),
             "groups": [[group.number, group.version] for group in groups],
@@ -212,6 +230,7 @@ class Supply:
         self.step = step
         self.version, self.generated, self.trained = meta["version"], meta["generated"], meta["trained"]
         self.filtered_in_a_row = meta["filtered_in_a_row"]
+        self.unscored_in_a_row = meta["unscored_in_a_row"]
         self.store.load_state_dict(meta["store"])
         self.arena.load(tensors["arena"])
         packed = unpack_batches(tensors["groups"], len(meta["groups"]))
