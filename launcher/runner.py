@@ -22,6 +22,7 @@ from launcher.executors import Ended, Executor
 from launcher.ledger import End, LedgerWriter, classify, read_ledger
 from launcher.progress import Progress
 from launcher.state import RunStatus, job_state, job_states
+from trainer.attempts import next_attempt
 from trainer.budget import Budget
 from trainer.errors import UserError
 from trainer.files import LockHeldError, locked
@@ -29,7 +30,6 @@ from trainer.record import (
     JobState,
     SweepFile,
     SweepPaths,
-    next_attempt,
     read_budget,
     read_config,
     read_state,

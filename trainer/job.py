@@ -18,6 +18,7 @@ from types import FrameType
 import torch
 
 import trainer
+from trainer.attempts import next_attempt
 from trainer.budget import Budget
 from trainer.collapse import RULE_VERSION
 from trainer.config import RunConfig
@@ -31,7 +32,6 @@ from trainer.record import (
     RunPaths,
     RunState,
     Summary,
-    next_attempt,
     read_budget,
     read_config,
     read_summary,

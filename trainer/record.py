@@ -45,12 +45,20 @@ class JobState(StrEnum):
     """What happened to the job of a run."""
 
     PLANNED = "planned"
+    WAITING = "waiting for room"
+    """Meant to be submitted; Slurm, or a limit of the site profile, had no room."""
     QUEUED = "queued"
     RUNNING = "running"
+    FINISHING = "finishing"
+    """Its job has left the queue, and neither accounting nor the record says yet how it ended."""
     FINISHED = "finished"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     KILLED = "killed"
+    LOST = "lost"
+    """Its job is gone without a word."""
+    UNKNOWN = "unknown"
+    """Slurm did not answer, or said a word that this version does not know."""
 
 
 class Outcome(StrEnum):
@@ -97,7 +105,7 @@ class RunPaths:
 
     @property
     def attempts(self) -> Path:
-        """Two lines per attempt: `started` and `ended`."""
+        """What is known of each attempt: `trainer.attempts`."""
         return self.folder / "attempts.jsonl"
 
     @property
@@ -179,6 +187,11 @@ class SweepPaths:
     @property
     def submissions(self) -> Path:
         return self.folder / "submissions.jsonl"
+
+    @property
+    def jobs(self) -> Path:
+        """`<token>/<chunk>.sh`, `.json` and output of every Slurm submission."""
+        return self.folder / "jobs"
 
     @property
     def code(self) -> Path:
@@ -445,11 +458,6 @@ def newest_checkpoint_format(paths: RunPaths) -> int | None:
 def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
     """All complete lines of metrics.jsonl, one per learner update, in order."""
     return read_lines(paths.metrics)
-
-
-def next_attempt(paths: RunPaths) -> int:
-    """Number of the next attempt, from 1."""
-    return 1 + len([line for line in read_lines(paths.attempts) if line.get("event") == "started"])
 
 
 def is_training(paths: RunPaths) -> bool:

@@ -1,0 +1,65 @@
+"""`attempts.jsonl`: what is known of each attempt at a run, by the trainer and by the supervisor of its task.
+
+Three lines per attempt at most, each with `attempt`, `event`, `time` (Unix seconds), `host`:
+
+    started   by the trainer   pid; job, "17_3" or "17", and restart, how often Slurm had requeued it (null
+                               elsewhere); node, as Slurm names it; devices, as CUDA_VISIBLE_DEVICES names them
+    ended     by the trainer   how: finished, interrupted, exception, killed (written by the attempt after a
+                               killed one), superseded; reason; step; peak_memory and peak_device_memory, bytes
+    left      by the supervisor of a Slurm task, after the trainer's process ended
+                               job, restart; exit_code or signal (the other is null); asked, why it had been
+                               asked to stop (`Asked`, null when it was not); requeue, whether Slurm is asked
+                               to run the task again
+
+Readers pass over events and fields that they do not know. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from trainer.files import read_lines
+from trainer.record import RunPaths
+
+
+class Asked(StrEnum):
+    """Why a supervisor asked its trainers to stop."""
+
+    TIME_LIMIT = "time_limit"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    """A signal whose cause Slurm did not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """The lines of one attempt; null where there is none (yet)."""
+
+    number: int
+    started: Mapping[str, Any] | None
+    """None when the trainer died before its first line."""
+    ended: Mapping[str, Any] | None
+    left: Mapping[str, Any] | None
+
+
+def read_attempts(paths: RunPaths) -> list[AttemptRecord]:
+    """Attempts in order."""
+    lines: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for line in read_lines(paths.attempts):
+        number, event = line.get("attempt"), line.get("event")
+        if isinstance(number, int) and event in ("started", "ended", "left"):
+            lines.setdefault(number, {})[event] = line
+    return [
+        AttemptRecord(number, found.get("started"), found.get("ended"), found.get("left"))
+        for number, found in sorted(lines.items())
+    ]
+
+
+def next_attempt(paths: RunPaths) -> int:
+    """Number of the next attempt, from 1."""
+    attempts = read_attempts(paths)
+    return attempts[-1].number + 1 if attempts else 1
