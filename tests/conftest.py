@@ -2,6 +2,9 @@
 
 import signal
 
-# A shell starts background jobs with SIGINT ignored, and processes inherit that; tests press Ctrl-C.
+# A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and processes inherit that; tests
+# send both.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

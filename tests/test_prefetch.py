@@ -88,7 +88,10 @@ def test_a_sweep_in_words_from_relative_paths(home):
             "is no executable file",
         ),
         (
-            ["task.verifier.kind=command", f"task.verifier.command='{sys.executable} missing.py'"],
+            [
+                "task.verifier.kind=command",
+                f"task.verifier.command={json.dumps(shlex.join([sys.executable, 'missing.py']))}",
+            ],
             "gave no verdict on a right answer",
         ),
         (
