@@ -56,7 +56,27 @@ Wait = Annotated[
         show_default=False,
     ),
 ]
-Executor = Annotated[ExecutorName, typer.Option(help="local: several runs at once; inline: one at a time.")]
+Executor = Annotated[
+    ExecutorName | None,
+    typer.Option(help="local: several runs at once; inline: one at a time.", show_default=False),
+]
+Site = Annotated[
+    str | None,
+    typer.Option(
+        help="Submit to Slurm as this site profile says: its name in slurm/sites, or a file.",
+        show_default=False,
+    ),
+]
+MaxGpuHours = Annotated[
+    float | None,
+    typer.Option(min=0, help="Refuse to submit what may take more GPU hours.", show_default=False),
+]
+Selectors = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SELECTORS]...", help="Which runs: eta=1e-6, state=failed, 3-7, an id's beginning, !not."
+    ),
+]
 Jobs = Annotated[
     int | None,
     typer.Option(min=1, help="Most runs at once; as many as cores if not given.", show_default=False),
@@ -70,10 +90,12 @@ def submit(
     overrides: Overrides = None,
     name: Name = None,
     config_dir: ConfigDir = None,
+    site: Site = None,
     yes: Yes = False,
     wait: Wait = None,
-    executor: Executor = ExecutorName.LOCAL,
+    executor: Executor = None,
     jobs: Jobs = None,
+    max_gpu_hours: MaxGpuHours = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Run a grid: what never ran, was interrupted or was killed. Repeat it to continue."""
@@ -81,7 +103,9 @@ def submit(
     from launcher.submit import submit as run
 
     grid = load_grid(overrides or [], config_dir)
-    raise typer.Exit(run(grid, name, outputs, _settings(executor, jobs, wait), _console()))
+    raise typer.Exit(
+        run(grid, name, outputs, _settings(executor, jobs, wait, site, yes, max_gpu_hours), _console())
+    )
 
 
 @app.command()
@@ -89,10 +113,12 @@ def plan(
     overrides: Overrides = None,
     name: Name = None,
     config_dir: ConfigDir = None,
+    site: Site = None,
     yes: Yes = False,
     wait: Wait = None,
-    executor: Executor = ExecutorName.LOCAL,
+    executor: Executor = None,
     jobs: Jobs = None,
+    max_gpu_hours: MaxGpuHours = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Show what `submit` with the same arguments would do and cost. Writes nothing."""
@@ -100,7 +126,9 @@ def plan(
     from launcher.submit import load_grid
 
     grid = load_grid(overrides or [], config_dir)
-    raise typer.Exit(show(grid, name, outputs, _settings(executor, jobs, wait), _console()))
+    raise typer.Exit(
+        show(grid, name, outputs, _settings(executor, jobs, wait, site, yes, max_gpu_hours), _console())
+    )
 
 
 @app.command()
@@ -110,17 +138,20 @@ def extend(
     kappa: Annotated[
         float | None, typer.Option(help="Horizon of each run as a multiple of the collapse clock, κ·c2/η.")
     ] = None,
+    site: Site = None,
     yes: Yes = False,
     wait: Wait = None,
-    executor: Executor = ExecutorName.LOCAL,
+    executor: Executor = None,
     jobs: Jobs = None,
+    max_gpu_hours: MaxGpuHours = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Give the runs of a sweep larger horizons and continue those that did not collapse."""
     from launcher.extend import extend as run
 
-    settings = _settings(executor, jobs, wait)
-    raise typer.Exit(run(_find(sweep, outputs), horizon, kappa, settings, _console()))
+    paths = _find(sweep, outputs)
+    settings = _settings(executor, jobs, wait, site, yes, max_gpu_hours, last=paths)
+    raise typer.Exit(run(paths, horizon, kappa, settings, _console()))
 
 
 @app.command()
@@ -161,16 +192,33 @@ def export(
 @app.command()
 def resume(
     sweep: SweepName,
+    words: Selectors = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            help="Classes of failure to retry besides those that a resume retries by itself: "
+            "oom,exception,config, or failed for all.",
+            show_default=False,
+        ),
+    ] = None,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Begin the selected unfinished runs anew; records are put aside."),
+    ] = False,
+    site: Site = None,
     yes: Yes = False,
     wait: Wait = None,
-    executor: Executor = ExecutorName.LOCAL,
+    executor: Executor = None,
     jobs: Jobs = None,
+    max_gpu_hours: MaxGpuHours = None,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Run what a sweep has left, failed runs included, without its overrides."""
-    from launcher.submit import resume as run
+    """Run what a sweep has left, from checkpoints, on the site of its last submission if none is given."""
+    from launcher.resume import resume as run
 
-    raise typer.Exit(run(_find(sweep, outputs), _settings(executor, jobs, wait), _console()))
+    paths = _find(sweep, outputs)
+    settings = _settings(executor, jobs, wait, site, yes, max_gpu_hours, last=paths)
+    raise typer.Exit(run(paths, settings, _console(), retry=retry, restart=restart, words=words or ()))
 
 
 @app.command()
@@ -253,12 +301,33 @@ def _find(sweep: str, outputs: Path) -> SweepPaths:
     return find_sweep(sweep, outputs)
 
 
-def _settings(executor: ExecutorName, jobs: int | None, wait: bool | None) -> Settings:
+def _settings(
+    executor: ExecutorName | None,
+    jobs: int | None,
+    wait: bool | None,
+    site: str | None,
+    yes: bool,
+    max_gpu_hours: float | None,
+    last: SweepPaths | None = None,
+) -> Settings:
+    """`last`: a sweep that goes on where it was last submitted to, unless this is said."""
     from launcher.submit import Settings
 
-    if wait is False:
-        print("--no-wait has no effect: local jobs are waited for", file=sys.stderr)
-    return Settings(executor.value, jobs, sync=bool(wait))
+    if site is not None and executor is not None:
+        raise UserError(f"--site={site} and --executor={executor} exclude each other: give one")
+    if site is None and executor is None and last is not None:
+        from launcher.ledger import read_ledger
+
+        site = read_ledger(last).site
+    if site is None:
+        if wait is False:
+            print("--no-wait has no effect: local jobs are waited for", file=sys.stderr)
+        if max_gpu_hours is not None:
+            raise UserError(f"--max-gpu-hours={max_gpu_hours} needs --site: local runs are not counted")
+    name = (executor or ExecutorName.LOCAL).value
+    return Settings(
+        name, jobs, sync=bool(wait), site=site, wait=bool(wait), yes=yes, max_gpu_hours=max_gpu_hours
+    )
 
 
 def _console() -> Console:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -57,10 +58,10 @@ def provenance(found: Checkout | None) -> dict[str, Any]:
     return code | {"python": platform.python_version(), "packages": package_versions()}
 
 
-def package_versions() -> dict[str, str]:
+def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of the installed distributions, read without importing them."""
     versions = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`submit` and `resume`: bring the sweep folder up to a grid, run what is to run, say what came of it."""
+"""`submit`: bring the sweep folder up to a grid, run what is to run, say what came of it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from rich.console import Console
 from launcher import sweep_folder
 from launcher.board import board, in_words, tally
 from launcher.executors import make_executor
-from launcher.ledger import LedgerWriter, new_token, read_ledger, sweep_lock
+from launcher.ledger import Ledger, LedgerWriter, new_token, read_ledger, sweep_lock
 from launcher.locate import sweep_paths
 from launcher.messages import change_lines, next_lines, quoted, say, shown, unfinished_lines
 from launcher.prefetch import Cell, cells_on_disk, prefetch
 from launcher.progress import Progress
+from launcher.retry import Policy
 from launcher.runner import Result, Runner, longest_first, runner_lock
 from launcher.snapshot import Snapshot, take_snapshot
-from launcher.state import RunStatus, job_states
+from launcher.state import RunStatus, ask_slurm, job_states
 from trainer.budget import Budget
-from trainer.record import JobState, SweepFile, SweepPaths, read_budget, read_config, read_sweep
+from trainer.errors import UserError
+from trainer.record import JobState, SweepFile, SweepPaths, read_budget, read_config
 
 if TYPE_CHECKING:
     from sweeps.grid import Grid
 
+AT_SUBMIT_POLICY = Policy()
 Write = Callable[[Mapping[str, object]], None]
 """Puts a change of the sweep folder on disk, given the provenance of the code that will run."""
 
@@ -41,6 +44,14 @@ class Settings:
     """Most runs at once; None for as many as there are cores."""
     sync: bool = False
     """Copy the results to MLflow at the end."""
+    site: str | None = None
+    """Site profile, by name or path; with one, runs go to Slurm."""
+    wait: bool = False
+    """Slurm: watch until nothing runs or waits any more."""
+    yes: bool = False
+    """Slurm: ask nothing."""
+    max_gpu_hours: float | None = None
+    """Slurm: refuse what is estimated to take more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +63,20 @@ class Work:
     """Runs to start, longest first."""
     budgets: Mapping[str, Budget]
     """Of the runs that are on disk."""
+    ledger: Ledger
+    spent: Sequence[str] = ()
+    """Runs that failed as often as is allowed."""
 
     @property
     def running(self) -> bool:
-        """Whether jobs of an earlier launcher are still there."""
-        return any(status.job == JobState.RUNNING for status in self.statuses.values())
+        """Whether jobs of an earlier launcher here are still there."""
+        return any(s.job == JobState.RUNNING and s.job_id is None for s in self.statuses.values())
+
+    @property
+    def in_slurm(self) -> list[str]:
+        """Jobs of Slurm that have not ended, as far as is known."""
+        open_states = (JobState.QUEUED, JobState.RUNNING, JobState.FINISHING, JobState.UNKNOWN)
+        return [s.job_id for s in self.statuses.values() if s.job in open_states and s.job_id is not None]
 
 
 def load_grid(overrides: Sequence[str], config_dir: Path | None) -> Grid:
@@ -82,15 +102,6 @@ def submit(grid: Grid, name: str | None, outputs: Path, settings: Settings, cons
         return launch(paths, changes.sweep, settings, console, write, altered=changes.altered, cells=cells)
 
 
-def resume(paths: SweepPaths, settings: Settings, console: Console) -> int:
-    """Run what is unfinished, failed runs included. Returns the exit code."""
-    with runner_lock(paths):
-        sweep = read_sweep(paths)
-        counts = tally(find_work(paths, sweep).statuses.values())
-        say(console, f"sweep {paths.folder.name!r}: {in_words(counts)}")
-        return launch(paths, sweep, settings, console, noted(paths, "resume"), retry_failed=True)
-
-
 def noted(paths: SweepPaths, command: str) -> Write:
     """A change that is no more than an entry in the history."""
 
@@ -109,7 +120,7 @@ def launch(
     write: Write,
     *,
     altered: bool = False,
-    retry_failed: bool = False,
+    policy: Policy = AT_SUBMIT_POLICY,
     cells: Sequence[Cell] | None = None,
 ) -> int:
     """Write the change, run what is to run and report. The caller holds the runner lock.
@@ -118,12 +129,18 @@ def launch(
 
     Writes nothing where nothing is `altered` and nothing is to run.
     """
-    work = find_work(paths, sweep, retry_failed=retry_failed)
+    work = find_work(paths, sweep, policy)
     if altered or work.todo or work.running:
+        if settings.site is None:
+            _refuse_beside_slurm(paths, work)
         prefetch(paths, cells_on_disk(paths, work.todo) if cells is None else cells, console)
         snapshot = take_snapshot(paths)
         write(snapshot.provenance)
-        work = find_work(paths, sweep, retry_failed=retry_failed)
+        work = find_work(paths, sweep, policy)
+        if settings.site is not None:
+            from launcher.slurm.launch import send_to_slurm
+
+            return send_to_slurm(paths, sweep, work, snapshot, settings, console)
         if work.todo or work.running:
             result = _run(paths, sweep, work, snapshot, settings, console)
             return _report(paths, sweep, result, settings, console)
@@ -134,19 +151,28 @@ def launch(
     return result.exit_code
 
 
-def find_work(paths: SweepPaths, sweep: SweepFile, *, retry_failed: bool = False) -> Work:
+def _refuse_beside_slurm(paths: SweepPaths, work: Work) -> None:
+    """One sweep runs in one place at a time."""
+    if work.in_slurm:
+        raise UserError(
+            f"{len(work.in_slurm)} runs of sweep {paths.folder.name!r} are jobs of Slurm that have not ended "
+            f"({', '.join(work.in_slurm[:3])}, …): give --site, wait for them, or `grposweep cancel` them"
+        )
+
+
+def find_work(paths: SweepPaths, sweep: SweepFile, policy: Policy = AT_SUBMIT_POLICY) -> Work:
     """State of every run of the grid, and which of them are to be started."""
-    statuses = job_states((paths.run(cell.run_id) for cell in sweep.cells), read_ledger(paths))
+    ledger = read_ledger(paths)
+    runs = [paths.run(cell.run_id) for cell in sweep.cells]
+    observation = ask_slurm(ledger, runs)
+    statuses = job_states(runs, ledger, observation)
     # a cell that is about to be written has no budget yet
     budgets = {
         run_id: read_budget(paths.run(run_id)) for run_id in statuses if paths.run(run_id).budget.is_file()
     }
-    todo = [
-        run_id
-        for run_id, budget in budgets.items()
-        if statuses[run_id].to_run(budget, retry_failed=retry_failed)
-    ]
-    return Work(statuses, longest_first(statuses, budgets, todo), budgets)
+    todo = [run for run, budget in budgets.items() if policy.to_run(statuses[run], budget, ledger)]
+    spent = [run for run in budgets if policy.spent(statuses[run], ledger)]
+    return Work(statuses, longest_first(statuses, budgets, todo), budgets, ledger, spent)
 
 
 def _run(

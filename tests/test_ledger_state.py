@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from launcher.failures import Failure
 from launcher.ledger import End, LedgerWriter, classify, new_token, read_ledger
 from launcher.process import birth, is_alive
+from launcher.retry import Policy, resume_policy, retried
 from launcher.state import RunStatus, job_state
 from trainer.budget import Budget, BudgetConfig
 from trainer.config import RunConfig
+from trainer.errors import UserError
 from trainer.files import append_line, locked, write_json
 from trainer.record import JobState, Outcome, Summary, SweepPaths
 
@@ -246,15 +249,40 @@ def test_a_larger_budget_continues_what_has_not_collapsed(
 
 
 @pytest.mark.parametrize(
-    ("state", "submit", "resume"),
-    [("interrupted", True, True), ("failed", False, True), ("running", True, True)],
+    ("state", "error", "submit", "resume", "failure"),
+    [
+        ("interrupted", None, True, True, None),
+        ("running", None, True, True, Failure.KILLED),
+        ("failed", "OSError: [Errno 28] No space left on device", False, True, Failure.DISK_FULL),
+        ("failed", "ValueError: no", False, False, Failure.EXCEPTION),
+        ("failed", "torch.OutOfMemoryError: CUDA out of memory", False, False, Failure.OUT_OF_MEMORY),
+    ],
 )
-def test_submit_continues_and_resume_also_retries(
-    sweep: SweepPaths, state: str, submit: bool, resume: bool
+def test_submit_continues_resume_also_retries_and_some_failures_have_to_be_named(
+    sweep: SweepPaths, state: str, error: str | None, submit: bool, resume: bool, failure: Failure | None
 ) -> None:
-    put_state(sweep, state)
-    assert look(sweep).to_run(budget(20)) is submit
-    assert look(sweep).to_run(budget(20), retry_failed=True) is resume
+    put_state(sweep, state, error=error)
+    ledger, found = read_ledger(sweep), look(sweep)
+    assert found.failure == failure
+    assert Policy().to_run(found, budget(20), ledger) is submit
+    assert resume_policy(None, {}, None).to_run(found, budget(20), ledger) is resume
+    assert resume_policy("failed", {}, None).to_run(found, budget(20), ledger)
+    assert not resume_policy("failed", {}, {"another"}).to_run(found, budget(20), ledger)
+
+
+def test_a_budget_of_retries_is_used_up_and_a_named_class_has_none(sweep: SweepPaths) -> None:
+    put_state(sweep, "failed", error="OSError: [Errno 28] No space left on device")
+    policy = resume_policy(None, {"disk_full": 1}, None)
+    assert policy.to_run(look(sweep), budget(20), read_ledger(sweep))
+    LedgerWriter(sweep, new_token()).submitted("slurm", "c0de", [RUN], again={RUN: "disk_full"})
+    ledger = read_ledger(sweep)
+    assert policy.spent(look(sweep), ledger) and not policy.to_run(look(sweep), budget(20), ledger)
+    assert resume_policy("disk_full", {"disk_full": 1}, None).to_run(look(sweep), budget(20), ledger)
+
+
+def test_a_class_of_failure_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError, match="--retry exeption: no class of failure; did you mean exception"):
+        retried("exeption")
 
 
 def test_reading_writes_nothing_even_where_it_could_not(sweep: SweepPaths) -> None:

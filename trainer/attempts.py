@@ -45,6 +45,12 @@ class AttemptRecord:
     ended: Mapping[str, Any] | None
     left: Mapping[str, Any] | None
 
+    @property
+    def job(self) -> str | None:
+        """Its job in Slurm, as squeue has it."""
+        line = self.started or self.left
+        return None if line is None else line.get("job")
+
 
 def read_attempts(paths: RunPaths) -> list[AttemptRecord]:
     """Attempts in order."""
