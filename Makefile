@@ -1,13 +1,18 @@
-# The verbs: setup, demo, test, check (lint, types, import order), bench, format, clean.
+# The verbs: setup, demo, test, check (lint, types, import order), bench, format, clean; cluster-up and cluster-down for a
+# private Slurm cluster (slurm/README.md).
 PYTHON ?= python3
 # Which torch to install, and where from. Elsewhere than on a CPU-only machine whose pip finds a CPU build:
 #   make setup TORCH_ARGS="--index-url <the CPU or CUDA wheel index of your choice>"
 TORCH_SPEC ?= torch==2.13.0
 TORCH_ARGS ?=
 BIN := .venv/bin
+# Slurm takes no spaces in paths: from a checkout that has some, make cluster-up CLUSTER_DIR=/tmp/my-cluster
+CLUSTER_DIR ?= $(CURDIR)/.slurm-cluster
+ACCOUNTING ?= yes
+CLUSTER_ARGS ?=
 export OMP_NUM_THREADS := 1
 
-.PHONY: setup demo test check bench format clean
+.PHONY: setup demo test check bench format clean cluster-up cluster-down
 
 setup: .venv/ready
 
@@ -39,6 +44,12 @@ bench: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+cluster-up:
+	@$(PYTHON) slurm/cluster up "$(CLUSTER_DIR)" $(if $(filter no,$(ACCOUNTING)),--no-accounting) $(CLUSTER_ARGS)
+
+cluster-down:
+	@$(PYTHON) slurm/cluster down "$(CLUSTER_DIR)"
 
 clean:
 	rm -rf .venv build *.egg-info

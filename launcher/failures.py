@@ -55,7 +55,7 @@ SIGNS = (
     (
         Failure.OUT_OF_MEMORY,
         r"oom[-_ ]?kill|Out Of Memory|OutOfMemoryError|CUDA out of memory|\bMemoryError\b|"
-        r"Cannot allocate memory|exceeded (?:job|step) memory limit|DefaultCPUAllocator: can't allocate memory",
+        r"Cannot allocate memory|exceeded (?:job|step) memory limit|can't allocate memory",
     ),
     (Failure.DISK_FULL, r"No space left on device|Disk quota exceeded|\bENOSPC\b|\bEDQUOT\b"),
     (Failure.NODE_FAILURE, r"\bNODE FAILURE\b|error: Node failure|error: \S+: tasks? [\d,-]+: Killed"),

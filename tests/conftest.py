@@ -2,6 +2,10 @@
 
 import signal
 
+from tests.cluster_fixture import slurm_cluster, slurm_cluster_without_accounting
+
+__all__ = ["slurm_cluster", "slurm_cluster_without_accounting"]
+
 # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and processes inherit that; tests
 # send both.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

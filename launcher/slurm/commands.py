@@ -50,7 +50,7 @@ ROOM = (
     "Slurm temporarily unable to accept job",
     "Reached MaxJobCount",
 )
-"""Refusals that mean "not so many"; Slurm's general sentence on policy names the submit limit among others."""
+"""Refusals that mean "not so many"; the general sentence on policy names the submit limit among others."""
 
 
 class SlurmError(RuntimeError):
