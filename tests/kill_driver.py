@@ -19,6 +19,7 @@ import trainer.checkpoint as checkpoint
 import trainer.job as job
 import trainer.journal as journal
 import trainer.lockstep as lockstep
+import trainer.running_attempt as running_attempt
 import trainer.usage as usage
 
 
@@ -85,7 +86,7 @@ MOMENTS: dict[str, tuple[Any, str, Callable[..., None]]] = {
     "usage": (usage, "write_atomic", half_written),
     "summary": (job, "write_json", half_written),
     "resume": (lockstep, "cut_journals", tails_only),
-    "heartbeat": (job, "write_atomic", half_written),
+    "heartbeat": (running_attempt, "write_atomic", half_written),
 }
 
 

@@ -3,13 +3,14 @@
 Three lines per attempt at most, each with `attempt`, `event`, `time` (Unix seconds), `host`:
 
     started   by the trainer   pid; job, "17_3" or "17", and restart, how often Slurm had requeued it (null
-                               elsewhere); node, as Slurm names it; devices, as CUDA_VISIBLE_DEVICES names them
-    ended     by the trainer   how: finished, interrupted, exception, killed (written by the attempt after a
-                               killed one), superseded; reason; step; peak_memory and peak_device_memory, bytes
+                               elsewhere); node, as Slurm names it; devices, as in CUDA_VISIBLE_DEVICES
+    ended     by the trainer   how: finished, interrupted, exception, superseded (a newer attempt writes), or
+                               killed (written by the next attempt); reason; step; peak_memory and
+                               peak_device_memory, bytes
     left      by the supervisor of a Slurm task, after the trainer's process ended
                                job, restart; exit_code or signal (the other is null); asked, why it had been
                                asked to stop (`Asked`, null when it was not); requeue, whether Slurm is asked
-                               to run the task again
+                               to run the task again, or does so by itself
 
 Readers pass over events and fields that they do not know. Torch-free.
 """
@@ -18,11 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from trainer.files import read_lines
-from trainer.record import RunPaths
+from trainer.paths import RunPaths
+
+
+class Exit(IntEnum):
+    """Exit codes of `python -P -m trainer <run folder>`."""
+
+    FINISHED = 0
+    FAILED = 1
+    """An exception; its last lines are in state.json, all of it in the attempt's log."""
+    USER_ERROR = 2
+    """The run folder is not valid; nothing was trained."""
+    INTERRUPTED = 75
+    """SIGINT, SIGTERM or the launcher's death: a checkpoint was written, another attempt continues."""
+    BUSY = 76
+    """Another process trains this run."""
 
 
 class Asked(StrEnum):
@@ -69,3 +84,17 @@ def next_attempt(paths: RunPaths) -> int:
     """Number of the next attempt, from 1."""
     attempts = read_attempts(paths)
     return attempts[-1].number + 1 if attempts else 1
+
+
+def slurm_job(environment: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """Slurm's name of this job, as `squeue -r` shows it, and how often it was requeued; None elsewhere.
+
+    >>> slurm_job({"SLURM_JOB_ID": "19", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"})
+    ('17_3', 0)
+    """
+    job = environment.get("SLURM_JOB_ID")
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        # the job id of an array's task is a number of its own that no command shows
+        job = f"{array}_{task}"
+    return (job, int(environment.get("SLURM_RESTART_COUNT") or 0)) if job else (None, None)

@@ -23,6 +23,20 @@ _EXIT_CHECK = 0.1
 """Seconds between looks at whether the program has ended though a child of it holds its output open."""
 
 
+_SHIELD = 'trap "" TERM INT; ulimit -v "$0"; exec "$@"'
+
+
+def shielded(arguments: Sequence[str], memory_limit_mb: int) -> list[str]:
+    """Command of a program that TERM and INT do not end, within MiB of address space; it costs one sh.
+
+    Slurm sends TERM to every process of a step, and Ctrl-C goes to all of a terminal. The trainer takes them
+    as a request and goes on to its next checkpoint; a program that ends meanwhile would spoil the record of
+    that update. What the program starts ignores both as well, unless it sets them anew: it has to use KILL.
+    All this binds before the program begins, and takes no code between fork and exec, which threads forbid.
+    """
+    return ["/bin/sh", "-c", _SHIELD, str(memory_limit_mb * 1024), *arguments]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     output: bytes

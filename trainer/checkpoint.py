@@ -11,6 +11,7 @@ checkpoints/best/
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,16 +35,20 @@ class Checkpoint:
     meta: Mapping[str, Any]
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+def save_checkpoint(
+    folder: Path, checkpoint: Checkpoint, keep: int, fence: Callable[[], None] = lambda: None
+) -> Path:
     """Write a checkpoint under `folder` and drop all but the newest `keep`.
 
     It is built in a hidden sibling and renamed, so that a kill leaves either all of it or nothing that
-    counts.
+    counts. `fence` is called just before it counts; what it raises leaves nothing that does.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"step-{checkpoint.step:08d}"
-    building = folder / f".{target.name}.building"
-    shutil.rmtree(building, ignore_errors=True)
+    for left in folder.glob(".step-*.building"):
+        shutil.rmtree(left, ignore_errors=True)
+    # a name of this process's own: where the file system keeps no locks, two may be at it
+    building = folder / f".{target.name}.{os.getpid()}.building"
     building.mkdir()
     for name, tensors in checkpoint.groups.items():
         path = building / f"{name}.safetensors"
@@ -52,6 +57,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     write_json(building / "meta.json", checkpoint.meta)
     sums = {path.name: sha256(path) for path in sorted(building.iterdir())}
     write_json(building / MARKER, {"step": checkpoint.step, "sha256": sums})
+    fence()
     if target.exists():
         shutil.rmtree(target)
     building.rename(target)

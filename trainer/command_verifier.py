@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.bounded_process import Outcome, ProcessGroups
+from trainer.bounded_process import Outcome, ProcessGroups, shielded
 from trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class CommandVerifier:
     Read: `{"problem", "answer", "response", "extracted"}`, the last null where the rule of task.extract found
     nothing. Written, in the same order: `{"correct": true}`, false, or null for unscored; other keys are
     passed over. A process gets up to `batch` responses; up to `processes` of them run at once, in `folder`,
-    each within `time_limit` seconds per response it was given and `memory_limit_mb` MiB of address space.
+    each within `time_limit` seconds per response it was given and `memory_limit_mb` MiB of address space,
+    with TERM and INT ignored, as `shielded` says.
     When one ends early, or what it writes cannot be read, the responses without a verdict are tried once
     more, each in a process of its own, and are then unscored.
 
@@ -57,9 +58,7 @@ class CommandVerifier:
         folder: Path,
     ) -> None:
         program, *arguments = shlex.split(command)
-        # the limit binds the program and what it starts; it takes no code between fork and exec
-        limit = ["/bin/sh", "-c", 'ulimit -v "$0"; exec "$@"', str(memory_limit_mb * 1024)]
-        self._arguments = [*limit, _executable(program, command, folder), *arguments]
+        self._arguments = shielded([_executable(program, command, folder), *arguments], memory_limit_mb)
         self._command = command
         self._time_limit = time_limit
         self._batch = batch

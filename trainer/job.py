@@ -6,104 +6,22 @@ Only this process writes the run's state. It ends in one of the ways of `trainer
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import torch
 
 import trainer
-from trainer.attempts import next_attempt
 from trainer.budget import Budget
 from trainer.collapse import RULE_VERSION
 from trainer.config import RunConfig
 from trainer.errors import UserError
-from trainer.files import LockHeldError, append_line, locked, read_lines, write_atomic, write_json
+from trainer.files import LockHeldError, locked, write_json
 from trainer.journal import Journals
 from trainer.lockstep import JOURNALS, Lockstep
-from trainer.record import (
-    Exit,
-    Outcome,
-    RunPaths,
-    RunState,
-    Summary,
-    read_budget,
-    read_config,
-    read_summary,
-)
-
-HEARTBEAT_SECONDS = 0.5
-
-
-class Interrupted(Exception):  # noqa: N818 - a request, not an error
-    """A signal, or the launcher's death, asked the job to stop."""
-
-
-class Attempt:
-    """The running attempt: its number, its heartbeat and whether it was asked to stop."""
-
-    def __init__(self, paths: RunPaths) -> None:
-        self.paths = paths
-        self.number = next_attempt(paths)
-        self.launcher = int(os.environ.get("GRPOSWEEP_LAUNCHER", "0"))
-        self.stop_reason: str | None = None
-        self.last_beat = (0.0, 0)
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT as requests to stop, for the block."""
-        before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        self.stop_reason = signal.Signals(number).name
-
-    def check(self) -> None:
-        """Raise `Interrupted` when the job was asked to stop or its launcher is gone."""
-        if self.launcher and os.getppid() != self.launcher:
-            self.stop_reason = self.stop_reason or "the launcher ended"
-        if self.stop_reason:
-            raise Interrupted(self.stop_reason)
-
-    def note(self, event: str, **details: object) -> None:
-        """Append to attempts.jsonl."""
-        line = {"attempt": self.number, "event": event, "time": time.time(), "host": socket.gethostname()}
-        append_line(self.paths.attempts, line | {"pid": os.getpid()} | details)
-
-    def write_state(self, state: str, engine: Lockstep | None, error: str | None = None) -> None:
-        """Replace state.json."""
-        now = time.monotonic()
-        step = engine.step if engine else 0
-        then, before = self.last_beat
-        self.last_beat = (now, step)
-        verdict = engine.detector.verdict() if engine else None
-        data = RunState(
-            state=state,
-            attempt=self.number,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            heartbeat=time.time(),
-            step=step,
-            horizon=engine.target if engine else 0,
-            reward=verdict.final if verdict else None,
-            alarm=bool(verdict and verdict.alarm_step is not None),
-            collapsed=bool(verdict and verdict.confirmed_step is not None),
-            updates_per_second=(step - before) / (now - then) if then and step > before else None,
-            error=error,
-        )
-        write_atomic(self.paths.state, data.model_dump_json(indent=2) + "\n", durable=state != "running")
-
-    def due(self) -> bool:
-        return time.monotonic() - self.last_beat[0] >= HEARTBEAT_SECONDS
+from trainer.record import Exit, Outcome, RunPaths, Summary, read_budget, read_config, read_summary
+from trainer.running_attempt import Attempt, Interrupted, Superseded, close_last_attempt
 
 
 def run_job(folder: Path) -> Exit:
@@ -114,8 +32,8 @@ def run_job(folder: Path) -> Exit:
         config, budget = read_config(paths), read_budget(paths)
         with locked(paths.lock):
             attempt = Attempt(paths)
-            _close_last_attempt(paths)
-            attempt.note("started", job=os.environ.get("SLURM_JOB_ID"), code=os.environ.get("GRPOSWEEP_CODE"))
+            close_last_attempt(paths)
+            attempt.note_start()
             torch.set_num_threads(config.resources.threads)
             _use_device(config)
             with attempt.listening():
@@ -129,30 +47,43 @@ def run_job(folder: Path) -> Exit:
 
 
 def _attempt(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budget) -> Exit:
+    try:
+        return _run(attempt, paths, config, budget)
+    except Superseded:
+        print(f"attempt {attempt.number} stops: a newer attempt has started", flush=True)
+        attempt.note_end("superseded", None)
+        return Exit.BUSY
+
+
+def _run(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budget) -> Exit:
+    """One attempt and its end in the record; raises `Superseded`, also for errors that a newer one caused."""
     engine: Lockstep | None = None
     try:
         attempt.write_state("running", None)
-        engine = Lockstep(paths, config, budget, attempt.check)
+        engine = Lockstep(paths, config, budget, attempt.check, attempt.fence)
         engine.restore(attempt.number - 1, lambda text: print(text, flush=True))
         _drop_summary_beyond(engine.step, paths)
-        attempt.last_beat = (time.monotonic(), engine.step)  # restored updates count for no speed
+        attempt.last_beat = (time.monotonic(), engine.step, 0)  # restored updates count for no speed
         with Journals(paths.folder, JOURNALS) as journals:
             _train(attempt, engine, journals)
+        attempt.fence()
         write_json(paths.summary, _summary(paths, engine).model_dump(mode="json"))
         attempt.write_state("finished", engine)
-        attempt.note("ended", how="finished", step=engine.step)
+        attempt.note_end("finished", engine)
         return Exit.FINISHED
     except Interrupted as reason:
         attempt.write_state("interrupted", engine, str(reason))
-        attempt.note("ended", how="interrupted", reason=str(reason), step=engine.step if engine else 0)
+        attempt.note_end("interrupted", engine, str(reason))
         return Exit.INTERRUPTED
+    except Superseded:
+        raise
     except Exception as error:
         if isinstance(error, UserError):
             print(error, flush=True)
         else:
             traceback.print_exc()
         attempt.write_state("failed", engine, "".join(traceback.format_exception(error)[-2:]).strip())
-        attempt.note("ended", how="exception", reason=repr(error), step=engine.step if engine else 0)
+        attempt.note_end("exception", engine, repr(error))
         return Exit.USER_ERROR if isinstance(error, UserError) else Exit.FAILED
 
 
@@ -221,16 +152,6 @@ def _summary(paths: RunPaths, engine: Lockstep) -> Summary:
         prompts=engine.prompt_hash,
         best=engine.best,
     )
-
-
-def _close_last_attempt(paths: RunPaths) -> None:
-    """Write the end of an earlier attempt that was killed before it could."""
-    lines = read_lines(paths.attempts)
-    if lines and lines[-1].get("event") == "started":
-        number = lines[-1]["attempt"]
-        append_line(
-            paths.attempts, {"attempt": number, "event": "ended", "time": time.time(), "how": "killed"}
-        )
 
 
 def _check_code() -> None:

@@ -1,12 +1,4 @@
-"""The run record: where each file of a run and of a sweep lies, and what it says. Torch-free.
-
-    outputs/<sweep>/
-      sweep.yaml            SweepFile: axes, fixed fields, cells
-      submissions.jsonl     the launcher's ledger
-      code/<hash>/          snapshot that jobs run from
-      warm_starts/<key>/    initial weights, shared by runs with the same settings
-      runs/<run id>/        RunPaths
-      report/
+"""The run record: what its files say; where they lie is in `trainer.paths`. Torch-free.
 
 Two axes are never mixed: `JobState` says what happened to the job, `Outcome` what the experiment showed.
 """
@@ -14,31 +6,19 @@ Two axes are never mixed: `JobState` says what happened to the job, `Outcome` wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
-from pathlib import Path
+from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from trainer.attempts import Exit as Exit
 from trainer.budget import Budget
 from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.files import is_locked, read_json, read_lines, read_yaml, write_json, write_yaml
+from trainer.paths import RunPaths as RunPaths
+from trainer.paths import SweepPaths as SweepPaths
 from trainer.schema import parse
-
-
-class Exit(IntEnum):
-    """Exit codes of `python -P -m trainer <run folder>`."""
-
-    FINISHED = 0
-    FAILED = 1
-    """An exception; its last lines are in state.json, all of it in the attempt's log."""
-    USER_ERROR = 2
-    """The run folder is not valid; nothing was trained."""
-    INTERRUPTED = 75
-    """SIGINT, SIGTERM or the launcher's death: a checkpoint was written, another attempt continues."""
-    BUSY = 76
-    """Another process trains this run."""
 
 
 class JobState(StrEnum):
@@ -79,150 +59,6 @@ CHECKPOINT_MARKER = "complete.json"
 """Written last into a checkpoint's folder: `step`, updates done, and the checksum of every file."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunPaths:
-    """Every path of one run; `folder` is outputs/<sweep>/runs/<run id>."""
-
-    folder: Path
-
-    @property
-    def run_id(self) -> str:
-        return self.folder.name
-
-    @property
-    def config(self) -> Path:
-        """Scientific and resource configuration; byte-identical for every attempt."""
-        return self.folder / "config.yaml"
-
-    @property
-    def budget(self) -> Path:
-        return self.folder / "budget.json"
-
-    @property
-    def state(self) -> Path:
-        """Written by the job only, replaced atomically."""
-        return self.folder / "state.json"
-
-    @property
-    def attempts(self) -> Path:
-        """What is known of each attempt: `trainer.attempts`."""
-        return self.folder / "attempts.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        """One line per learner update, no clock times: the truth."""
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def timings(self) -> Path:
-        """One line per learner update: seconds spent in each phase."""
-        return self.folder / "timings.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        """Completions of fixed prompts: policy_version, prompt, response, reward."""
-        return self.folder / "samples.jsonl"
-
-    @property
-    def evaluations(self) -> Path:
-        """One line per evaluation: step (= policy version), set, metric, value, n, temperature."""
-        return self.folder / "evaluations.jsonl"
-
-    @property
-    def rollouts(self) -> Path:
-        """`part-*.parquet`: one row per rollout generated, used, or gone from the store."""
-        return self.folder / "rollouts"
-
-    @property
-    def summary(self) -> Path:
-        return self.folder / "summary.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the process that trains this run."""
-        return self.folder / "lock"
-
-    @property
-    def warm_starts(self) -> Path:
-        return self.folder.parent.parent / "warm_starts"
-
-    @property
-    def prepared(self) -> Path:
-        """Prompt sets and pretrained models of the sweep."""
-        return self.folder.parent.parent / "prepared"
-
-    @property
-    def prompts(self) -> Path:
-        """What the run's prompt sets are: counts, hashes, an example; for tasks in words."""
-        return self.folder / "prompts.json"
-
-    @property
-    def best(self) -> Path:
-        """Weights that did best in evaluations: a folder like a checkpoint's, with fewer files."""
-        return self.checkpoints / "best"
-
-    def tail(self, attempt: int) -> Path:
-        """Journal lines that the resume after `attempt` cut off."""
-        return self.folder / "attempts" / f"{attempt}.tail.jsonl"
-
-    def log(self, attempt: int) -> Path:
-        """Standard output and error of one attempt."""
-        return self.folder / "logs" / f"attempt-{attempt}.out"
-
-
-@dataclass(frozen=True, slots=True)
-class SweepPaths:
-    """Every path of one sweep; `folder` is outputs/<sweep>."""
-
-    folder: Path
-
-    @property
-    def sweep(self) -> Path:
-        return self.folder / "sweep.yaml"
-
-    @property
-    def submissions(self) -> Path:
-        return self.folder / "submissions.jsonl"
-
-    @property
-    def jobs(self) -> Path:
-        """`<token>/<chunk>.sh`, `.json` and output of every Slurm submission."""
-        return self.folder / "jobs"
-
-    @property
-    def code(self) -> Path:
-        return self.folder / "code"
-
-    @property
-    def runs(self) -> Path:
-        return self.folder / "runs"
-
-    @property
-    def report(self) -> Path:
-        return self.folder / "report"
-
-    @property
-    def prepared(self) -> Path:
-        return self.folder / "prepared"
-
-    @property
-    def lock(self) -> Path:
-        """Held while a command changes the sweep folder or the ledger."""
-        return self.folder / "lock"
-
-    @property
-    def runner_lock(self) -> Path:
-        """Held by the local runner as long as it starts jobs."""
-        return self.folder / "runner.lock"
-
-    def run(self, run_id: str) -> RunPaths:
-        return RunPaths(self.runs / run_id)
-
-
 class Record(BaseModel):
     """Base of what is read back from a record: strict about types, tolerant of fields added later."""
 
@@ -247,6 +83,10 @@ class RunState(Record):
     """The collapse rule has confirmed a collapse or has an open alarm."""
     collapsed: bool = False
     updates_per_second: float | None = None
+    tokens_per_second: float | None = None
+    """Response tokens generated for the store."""
+    lag: float | None = None
+    """Mean lag of the last update's batch, in learner updates."""
     error: str | None = None
     """Last lines of the traceback when the job failed."""
 
