@@ -324,9 +324,14 @@ def _settings(
             print("--no-wait has no effect: local jobs are waited for", file=sys.stderr)
         if max_gpu_hours is not None:
             raise UserError(f"--max-gpu-hours={max_gpu_hours} needs --site: local runs are not counted")
-    name = (executor or ExecutorName.LOCAL).value
     return Settings(
-        name, jobs, sync=bool(wait), site=site, wait=bool(wait), yes=yes, max_gpu_hours=max_gpu_hours
+        (executor or ExecutorName.LOCAL).value,
+        jobs,
+        sync=bool(wait),
+        site=site,
+        wait=bool(wait),
+        yes=yes,
+        max_gpu_hours=max_gpu_hours,
     )
 
 

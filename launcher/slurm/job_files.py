@@ -36,18 +36,15 @@ def write_job(order: Order, array: Array, folder: Path, chunk: int, name: str) -
             "devices_per_run": array.needs.gpus,
         },
     )
-    text = job_script(
-        site, array.needs, sweep_folder=paths.folder, task_file=task_file, code=order.snapshot.folder
-    )
+    text = job_script(site, array, sweep=paths.folder, task_file=task_file, code=order.snapshot.folder)
     write_atomic(script, text)
     arguments = sbatch_arguments(
         site,
-        array.needs,
+        array,
         name=name,
-        tasks=len(array.tasks),
         folder=folder,
         chunk=chunk,
-        exclude_nodes=order.exclude,
+        exclude=order.exclude,
         comment=f"grposweep {paths.folder.name}",
     )
     return script, arguments

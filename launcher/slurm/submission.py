@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from launcher.ledger import SLURM, LedgerWriter, new_token, read_ledger
 from launcher.slurm.commands import NoAnswer, Refused, Slurm
@@ -127,7 +126,7 @@ class _Submission:
         self._chunk = 0
         self.jobs: dict[str, int] = {}
 
-    def send(self, array: Array) -> tuple[list[list[str]], str | None]:
+    def send(self, array: Array) -> tuple[list[Sequence[str]], str | None]:
         """Submit an array, or as much of it as there is room for; the tasks left, and why they are.
 
         Slurm does not say how much room there is, so what it refuses is halved until it is taken.
@@ -204,8 +203,3 @@ def slug(text: str) -> str:
     'my_sweep_2'
     """
     return re.sub(r"[^A-Za-z0-9_.]+", "_", text).strip("_")[:MOST_NAME] or "sweep"
-
-
-def script_paths(folder: Path, chunk: int) -> tuple[Path, Path]:
-    """Script and task file of an array."""
-    return folder / f"{chunk}.sh", folder / f"{chunk}.json"
