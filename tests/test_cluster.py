@@ -97,9 +97,7 @@ def test_jobs_go_on_without_the_controller(cluster: Cluster, tmp_path: Path):
     wrap = f"--wrap=cd {tmp_path}; touch begun; {wait_for_go}; touch done"
     job = cluster.submit(wrap)
     wait_until((tmp_path / "begun").exists, 20, "the job to run")
-    saved = cluster.folder / "state" / "job_state"
-    begun = (tmp_path / "begun").stat().st_mtime
-    wait_until(lambda: saved.exists() and saved.stat().st_mtime > begun, 20, "the job's state to be saved")
+    cluster.wait_until_saved(job)
     cluster.kill_controller()
     assert cluster.attempt("scontrol", "ping").returncode != 0
     (tmp_path / "go").touch()

@@ -114,7 +114,7 @@ def start_node(layout: Layout, node: str) -> None:
 
 
 def kill_controller(layout: Layout) -> None:
-    """kill -9 of slurmctld. Jobs go on, but it has saved nothing of what happened in its last five seconds."""
+    """kill -9 of slurmctld. Jobs go on; it may not have saved what happened in its last five seconds."""
     _running(layout)
     kill_all(lambda: _controller(layout))
 

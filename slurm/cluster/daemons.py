@@ -64,11 +64,9 @@ def start_nodes(layout: Layout, supervisor: SupervisorClient, names: tuple[str, 
 
 
 def wait_for_nodes(layout: Layout, names: tuple[str, ...]) -> None:
-    """Waits until the controller has heard of every node that lives, which takes some seconds after its start."""
+    """Waits until the controller has heard of every node that lives, seconds after its own start."""
     living = {name for name in names if daemon(layout, layout.node_pid_file(name)) is not None}
-    wait_until(
-        lambda: living <= nodes_up(layout), 60, f"{', '.join(sorted(living))} to be up, see {layout.log}"
-    )
+    wait_until(lambda: living <= nodes_up(layout), 60, f"the nodes to register, see {layout.log}")
 
 
 def nodes_up(layout: Layout) -> set[str]:
