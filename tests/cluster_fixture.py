@@ -75,6 +75,13 @@ class Cluster:
         """Slurm takes the node for dead at once: its jobs fail, and as it still answers it comes back."""
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
+    def wait_until_saved(self, job: str) -> None:
+        """Waits until the controller's state on disk has the job as it is now; else a kill may forget it."""
+        saved = self.folder / "state" / "job_state"
+        before = time.time()
+        self.run("scontrol", "update", f"jobid={job}", "comment=saved")  # a change, so that it saves
+        wait_until(lambda: saved.exists() and saved.stat().st_mtime > before, 20, "the state to be saved")
+
     def kill_controller(self) -> None:
         self._manage("kill-controller")
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -104,9 +105,17 @@ def why_asked(
 
 
 class Question:
-    """One call of scontrol, under way. It must be started with the signals of the step blocked."""
+    """One call of scontrol, under way, which the signals in `ignored` do not end: they go to the whole step."""
 
-    def __init__(self, job: str, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, job: str, ignored: Iterable[signal.Signals], environment: Mapping[str, str] = os.environ
+    ) -> None:
+        ignored = tuple(ignored)
+
+        def ignore() -> None:
+            for number in ignored:
+                signal.signal(number, signal.SIG_IGN)
+
         self.report: JobReport | None = None
         self._deadline = time.monotonic() + ANSWER_SECONDS
         program = shutil.which("scontrol", path=environment.get("PATH"))
@@ -118,6 +127,8 @@ class Question:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                # the supervisor has one thread, so that code between fork and exec is safe
+                preexec_fn=ignore,
             )
 
     def answered(self) -> bool:

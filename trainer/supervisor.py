@@ -9,8 +9,8 @@ pass that on to what they start; they take SIGTERM as a request themselves, so t
 from here are the same. They share the supervisor's process group, so that whatever ends the step ends them,
 and watch for its death by GRPOSWEEP_LAUNCHER. There is no limit of time here: Slurm kills at its own.
 
-Signals are blocked and waited for, never handled: none is lost between two looks, and scontrol, which
-inherits the mask, survives them. One that comes as the interpreter starts, before that, ends the process.
+Signals are blocked and waited for, never handled, so that none is lost between two looks. One that comes as
+the interpreter starts, before that, ends the process.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Supervisor:
         self._by_clock = False
         if self._question is None and self._asked is not Asked.CANCELLED:
             self._warned = number == self._warning
-            self._question = Question(self._job)
+            self._question = Question(self._job, (self._warning, signal.SIGTERM, signal.SIGINT))
 
     def _stop(self) -> None:
         """One SIGTERM to each trainer, however many signals come."""
@@ -193,7 +193,7 @@ class Supervisor:
             return
         if self._end - time.time() <= self._lead:
             self._by_clock, self._warned = True, False
-            self._question = Question(self._job)
+            self._question = Question(self._job, (self._warning, signal.SIGTERM, signal.SIGINT))
 
     def _answer(self) -> None:
         question = self._question

@@ -101,7 +101,7 @@ def _strays(layout: Layout) -> set[int]:
 
 
 def kill_node(layout: Layout, node: str) -> None:
-    """As when the machine loses power: its slurmd, its steps and its jobs' processes end at once, unannounced."""
+    """As when the machine loses power: its slurmd, its steps and its jobs' processes end at once."""
     _, _, supervisor = _running(layout, node)
     kill_all(lambda: daemons.processes_of_node(node, descendants([supervisor])))
 
@@ -114,15 +114,16 @@ def start_node(layout: Layout, node: str) -> None:
 
 
 def kill_controller(layout: Layout) -> None:
-    """kill -9 of slurmctld; jobs go on."""
+    """kill -9 of slurmctld. Jobs go on; it may not have saved what happened in its last five seconds."""
     _running(layout)
     kill_all(lambda: _controller(layout))
 
 
 def start_controller(layout: Layout) -> None:
-    _running(layout)
+    options, _, _ = _running(layout)
     with layout.locked():
         daemons.start_controller(layout, SupervisorClient(layout))
+        daemons.wait_for_nodes(layout, options.node_names)
 
 
 def _controller(layout: Layout) -> set[int]:

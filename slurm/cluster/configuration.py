@@ -1,8 +1,8 @@
 """The texts of slurm.conf and its companions.
 
 Values that matter to whoever requeues jobs:
-    cred_expire   how long Slurm waits before a requeued job may start again. It must exceed KillWait by about two
-                  seconds, or the job starts on a node where its old step still runs, and the node is drained.
+    cred_expire   how long Slurm waits before a requeued job may start again. It must exceed KillWait by about
+                  two seconds, or the job starts on a node where its old step still runs: the node is drained.
     KillWait      seconds between SIGTERM and SIGKILL at a time limit.
     SlurmdTimeout a dead node is noticed after about twice this many seconds.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 from slurm.cluster.commands import succeeds, try_command
@@ -18,7 +19,7 @@ from slurm.cluster.supervisor import MARK, SupervisorClient, log_tail
 
 NODE_MARK = "PRIVATE_CLUSTER_NODE"
 """In the environment of a node's slurmd and of the steps that it starts."""
-UP = {"idle", "mixed", "allocated", "completing"}
+NOT_UP = ("unknown", "down")
 
 
 def start_munge(layout: Layout, supervisor: SupervisorClient) -> None:
@@ -58,15 +59,21 @@ def start_nodes(layout: Layout, supervisor: SupervisorClient, names: tuple[str, 
             command_line = [find("env"), f"{NODE_MARK}={name}", find("slurmd"), "-N", name]
             supervisor.run(command_line, layout.log / f"slurmd.{name}.out")
     for name in names:
-        wait_until(lambda name=name: answers(ports.node(name)), 20, f"slurmd of {name}, see {layout.log}")  # type: ignore[misc]
-    wait_until(lambda: set(names) <= nodes_up(layout), 60, f"{', '.join(names)} to be up, see {layout.log}")
+        wait_until(partial(answers, ports.node(name)), 20, f"slurmd of {name}, see {layout.log}")
+    wait_for_nodes(layout, names)
+
+
+def wait_for_nodes(layout: Layout, names: tuple[str, ...]) -> None:
+    """Waits until the controller has heard of every node that lives, seconds after its own start."""
+    living = {name for name in names if daemon(layout, layout.node_pid_file(name)) is not None}
+    wait_until(lambda: living <= nodes_up(layout), 60, f"the nodes to register, see {layout.log}")
 
 
 def nodes_up(layout: Layout) -> set[str]:
-    """Nodes that can take jobs and answer; sinfo marks the others' states with a star."""
+    """Nodes that answer the controller; sinfo marks the states of those that do not with a star."""
     status, output = try_command(layout, "sinfo", "-h", "-N", "-o", "%N %T", seconds=10)
     lines = [line.split() for line in output.splitlines()] if status == 0 else []
-    return {line[0] for line in lines if len(line) == 2 and line[1] in UP}
+    return {node for node, state in lines if not state.startswith(NOT_UP) and not state.endswith("*")}
 
 
 def daemon(layout: Layout, pid_file: Path) -> int | None:

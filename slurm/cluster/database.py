@@ -15,7 +15,8 @@ from slurm.cluster.programs import find
 from slurm.cluster.supervisor import SupervisorClient, daemon_environment, exit_status, log_tail
 
 ACCOUNT = "test"
-# Nothing here outlives a test machine's crash, so nothing waits for the disk; small files, as every cluster has its own.
+# Nothing needs to outlive a crash of the machine, so nothing waits for the disk. Every cluster has its own
+# files, so they are small.
 INNODB = [
     "--innodb-buffer-pool-size=64M",
     "--innodb-log-file-size=16M",

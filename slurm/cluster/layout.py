@@ -34,8 +34,8 @@ class Layout:
             )
         if len(os.fsencode(path)) > MAX_PATH_BYTES:
             raise UsageError(
-                f"{path} is longer than {MAX_PATH_BYTES} bytes, too long for the paths of Slurm's sockets; choose"
-                " another folder (CLUSTER_DIR=/tmp/my-cluster with make)"
+                f"{path} is longer than {MAX_PATH_BYTES} bytes, too long for the paths of Slurm's sockets;"
+                " choose another folder (CLUSTER_DIR=/tmp/my-cluster with make)"
             )
         return cls(path)
 
@@ -88,9 +88,7 @@ class Layout:
     def make(self) -> None:
         """Makes the folders; refuses a folder that holds something else."""
         if self.folder.exists() and not self.is_cluster() and any(self.folder.iterdir()):
-            raise UsageError(
-                f"{self.folder} is not empty and not the folder of a cluster: choose another one"
-            )
+            raise UsageError(f"{self.folder} holds something else than a cluster: choose another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, mode in {"etc": 0o755, "run": 0o755, "log": 0o755, "spool": 0o755, "dev": 0o755}.items():
             (self.folder / name).mkdir(mode=mode, exist_ok=True)

@@ -60,7 +60,7 @@ def claim_ports(
     if wanted is not None:
         last = Ports(wanted).of_daemons(nodes)[-1]
         raise ClusterError(
-            f"some of the ports {wanted} to {last} are taken: choose another --port-base, or none to have one found"
+            f"some of the ports {wanted} to {last} are taken: leave out --port-base to have others found"
         )
     raise ClusterError(f"no free range of ports between {AUTOMATIC_BASES.start} and {AUTOMATIC_BASES.stop}")
 

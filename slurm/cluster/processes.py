@@ -59,8 +59,8 @@ def send(processes: Collection[int], number: signal.Signals) -> None:
 def kill_all(find: Callable[[], set[int]], seconds: float = 20) -> None:
     """Kills what `find` returns until it returns nothing.
 
-    All are stopped before any is killed, so that none can notice, report or start another one meanwhile: as when
-    the power fails.
+    All are stopped before any is killed, so that none can notice, report or start another one meanwhile: as
+    when the power fails.
     """
     end = time.monotonic() + seconds
     while True:

@@ -216,7 +216,7 @@ def log_tail(path: Path) -> str:
 
 
 def daemon_environment(layout: Layout) -> dict[str, str]:
-    """Nothing of the caller's: it may live inside another cluster, and jobs must not depend on who started this."""
+    """Nothing of the caller's: it may live inside another cluster, and jobs must not depend on it."""
     return {
         "PATH": search_path(),
         "HOME": os.environ.get("HOME", "/"),
