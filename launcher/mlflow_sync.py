@@ -25,6 +25,7 @@ from launcher.mlflow_store import (
     ui_command,
 )
 from launcher.mlflow_view import view
+from launcher.state import ask_slurm
 from trainer.errors import UserError
 from trainer.record import SweepFile, SweepPaths, read_sweep
 
@@ -97,9 +98,10 @@ def _write(sweep: SweepPaths, grid: SweepFile, uri: str, on_progress: Progress |
         known = known_runs(client, experiment)
         ledger = read_ledger(sweep)
         cells = [*grid.cells, *grid.kept]
+        observation = ask_slurm(ledger, [sweep.run(cell.run_id) for cell in cells])
         for done, cell in enumerate(cells, start=1):
             try:
-                run = view(sweep.run(cell.run_id), cell, grid.name, ledger)
+                run = view(sweep.run(cell.run_id), cell, grid.name, ledger, observation)
                 if run is not None:
                     points, found = write_run(client, experiment, run, known.get(cell.run_id, []))
                     written += points

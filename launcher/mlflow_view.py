@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.ledger import Ledger
 from launcher.state import RunStatus, job_state
@@ -27,6 +27,9 @@ from trainer.record import (
     read_metrics,
 )
 
+if TYPE_CHECKING:
+    from launcher.slurm.evidence import Observation
+
 PREFIX = "grposweep."
 """Opens every tag of ours."""
 Points = dict[str, float]
@@ -38,12 +41,16 @@ _OFTEN_UNDEFINED = "gradient_cosine"
 _VERDICT = ("snapshot", "snapshot_low", "snapshot_high", "onset", "onset_low", "onset_high", "recovered_step")
 _STATUS = {
     JobState.PLANNED: "KILLED",  # it has started, or it would not be shown
+    JobState.WAITING: "SCHEDULED",
     JobState.QUEUED: "SCHEDULED",
     JobState.RUNNING: "RUNNING",
+    JobState.FINISHING: "RUNNING",
     JobState.FINISHED: "FINISHED",
     JobState.FAILED: "FAILED",
     JobState.INTERRUPTED: "KILLED",
     JobState.KILLED: "KILLED",
+    JobState.LOST: "KILLED",
+    JobState.UNKNOWN: "RUNNING",  # until something says otherwise
 }
 
 
@@ -67,8 +74,10 @@ class RunView:
     """Updates whose lines no resume can cut any more."""
 
 
-def view(paths: RunPaths, cell: Cell, sweep: str, ledger: Ledger) -> RunView | None:
-    """The view of a run's record; None when no attempt has started.
+def view(
+    paths: RunPaths, cell: Cell, sweep: str, ledger: Ledger, observation: Observation | None = None
+) -> RunView | None:
+    """The view of a run's record, and of what Slurm says of its job; None when no attempt has started.
 
     Raises `UserError` or `ValueError` when a file of the record is not valid.
     """
@@ -77,7 +86,7 @@ def view(paths: RunPaths, cell: Cell, sweep: str, ledger: Ledger) -> RunView | N
     if not started:
         return None
     ended = [line for line in attempts if line.get("event") == "ended"]
-    status = job_state(paths, ledger)
+    status = job_state(paths, ledger, observation)
     last = max(float(line["time"]) for line in (*started[-1:], *ended[-1:]))
     if status.state is not None and len(ended) < len(started):
         last = max(last, status.state.heartbeat)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from launcher.executors import Ended, Executor
 from launcher.ledger import End, LedgerWriter, classify, read_ledger
@@ -34,6 +35,9 @@ from trainer.record import (
     read_config,
     read_state,
 )
+
+if TYPE_CHECKING:
+    from launcher.slurm.evidence import Observation
 
 TICK = 0.1
 """Seconds between two looks at the jobs."""
@@ -130,12 +134,15 @@ class Runner:
         progress: Progress,
         *,
         grace: float = GRACE,
+        observation: Observation | None = None,
     ) -> None:
+        """`observation`: what Slurm says of runs that were sent there before and are not to run here."""
         self._paths = paths
         self._executor = executor
         self._ledger = ledger
         self._progress = progress
         self._grace = grace
+        self._observation = observation
         self._attempts: dict[str, int] = {}
         self._ready: list[str] = []
         self._foreign: set[str] = set()
@@ -143,7 +150,7 @@ class Runner:
         self._next_foreign = 0.0
         runs = [paths.run(cell.run_id) for cell in sweep.cells]
         self._runs = runs
-        self._statuses = job_states(runs, read_ledger(paths))
+        self._statuses = job_states(runs, read_ledger(paths), observation)
 
     def run(self, todo: Sequence[str]) -> Result:
         """Start `todo` in this order, as many at once as the executor has slots; wait for all to end."""
@@ -164,7 +171,7 @@ class Runner:
                     self._stop(stop)
             finally:
                 self._end_jobs(0.0 if stop.count else self._grace)
-            self._statuses = job_states(self._runs, read_ledger(self._paths))
+            self._statuses = job_states(self._runs, read_ledger(self._paths), observation=self._observation)
             self._progress.show(self._statuses)
         return Result(self._statuses, bool(stop.count))
 

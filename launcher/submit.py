@@ -28,6 +28,7 @@ from trainer.errors import UserError
 from trainer.record import JobState, SweepFile, SweepPaths, read_budget, read_config
 
 if TYPE_CHECKING:
+    from launcher.slurm.evidence import Observation
     from sweeps.grid import Grid
 
 AT_SUBMIT_POLICY = Policy()
@@ -64,6 +65,8 @@ class Work:
     budgets: Mapping[str, Budget]
     """Of the runs that are on disk."""
     ledger: Ledger
+    observation: Observation | None = None
+    """What Slurm said, where it was asked."""
     spent: Sequence[str] = ()
     """Runs that failed as often as is allowed."""
 
@@ -172,7 +175,7 @@ def find_work(paths: SweepPaths, sweep: SweepFile, policy: Policy = AT_SUBMIT_PO
     }
     todo = [run for run, budget in budgets.items() if policy.to_run(statuses[run], budget, ledger)]
     spent = [run for run in budgets if policy.spent(statuses[run], ledger)]
-    return Work(statuses, longest_first(statuses, budgets, todo), budgets, ledger, spent)
+    return Work(statuses, longest_first(statuses, budgets, todo), budgets, ledger, observation, spent)
 
 
 def _run(
@@ -185,7 +188,8 @@ def _run(
     ledger.submitted(executor.name, snapshot.code, work.todo)
     horizons = {run_id: budget.horizon for run_id, budget in work.budgets.items()}
     progress = Progress(console, sweep, horizons, executor.slots)
-    return Runner(paths, sweep, executor, ledger, progress).run(work.todo)
+    runner = Runner(paths, sweep, executor, ledger, progress, observation=work.observation)
+    return runner.run(work.todo)
 
 
 def _report(paths: SweepPaths, sweep: SweepFile, result: Result, settings: Settings, console: Console) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from launcher.failures import Failure
+from trainer.errors import UserError
 from trainer.record import JobState
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def observe(slurm: Slurm, jobs: Mapping[str, float]) -> Observation:
 
     try:
         queue = slurm.queue()
-    except NoAnswer:
+    except (NoAnswer, UserError):  # or there is no Slurm on this machine
         return Observation(answered=False)
     found = {job: queue[job] for job in jobs if job in queue}
     gone = {job: sent for job, sent in jobs.items() if job not in queue}
