@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm.cluster.configuration import slurm_conf
+from slurm.cluster.layout import Layout
+from slurm.cluster.options import Options
+from slurm.cluster.ports import Ports
+from slurm.cluster.processes import descendants, parents
 from tests.cluster_fixture import (
     Cluster,
     manage,
@@ -82,14 +87,13 @@ def test_a_killed_node_takes_its_job_along_and_comes_back(cluster: Cluster, tmp_
     wait_until(lambda: _processes_with(marker), 10, "the job's process")
     cluster.kill_node("n3")
     assert not _processes_with(marker)
-    assert _processes_with("slurmd\0-N\0n4") and cluster.run("scontrol", "ping")
+    assert _processes_with("slurmd\0-N\0n4") & _all_of(cluster)
     wait_until(lambda: cluster.accounted(job) == {job: "NODE_FAIL"}, 60, "the node's failure to be noticed")
     assert cluster.node_states()["n3"] == "down*"
     cluster.start_node("n3")
     assert cluster.node_states()["n3"] == "idle"
-    supervised = _processes_with(f"supervise\0{cluster.folder}")
-    node = _processes_with("slurmd\0-N\0n3") & _below(supervised)
-    assert node, "a node that was started again ends with the cluster, too"
+    again = _processes_with("slurmd\0-N\0n3") & _all_of(cluster)
+    assert again, "a node that was started again belongs to the supervisor, and so ends with the cluster"
 
 
 def test_jobs_go_on_without_the_controller(cluster: Cluster, tmp_path: Path):
@@ -130,8 +134,7 @@ def test_down_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         hidden = f'env -i setsid bash -c \'trap "" TERM; exec -a "{marker}" sleep 600\' &'
         cluster.submit("--wrap=" + hidden + " wait")
         wait_until(lambda: _processes_with(marker), 20, "the job's process")
-        supervisor = _processes_with(f"supervise\0{cluster.folder}")
-        everything = supervisor | _below(supervisor)
+        everything = _all_of(cluster)
         assert _processes_with(marker) <= everything
     assert not _living(everything)
     assert not cluster.folder.exists()
@@ -140,8 +143,7 @@ def test_down_leaves_no_process_and_no_file(tmp_path: Path) -> None:
 def test_a_gentle_down_keeps_the_records(tmp_path: Path) -> None:
     with running_cluster("--nodes", "1", "--auth", "none", accounting=False) as cluster:
         job = cluster.submit("--wrap=sleep 600")
-        supervisor = _processes_with(f"supervise\0{cluster.folder}")
-        everything = supervisor | _below(supervisor)
+        everything = _all_of(cluster)
         manage("down", str(cluster.folder))
         assert not _living(everything)
         refused = try_manage("kill-node", str(cluster.folder), "n1")
@@ -160,8 +162,7 @@ def test_a_cluster_ends_with_its_owner(tmp_path: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     folder = Path(owner.stdout.readline().strip())
-    supervisor = _processes_with(f"supervise\0{folder}")
-    everything = supervisor | _below(supervisor)
+    everything = _all_of(Cluster(folder))
     assert len(everything) >= 4  # supervisor, munged, slurmctld, slurmd
     owner.kill()
     owner.wait()
@@ -196,11 +197,6 @@ def test_missing_programs_are_named_by_their_packages(tmp_path: Path) -> None:
 
 
 def test_an_extra_line_replaces_the_default_of_its_key() -> None:
-    from slurm.cluster.configuration import slurm_conf
-    from slurm.cluster.layout import Layout
-    from slurm.cluster.options import Options
-    from slurm.cluster.ports import Ports
-
     extra = ("maxarraysize=11", "PartitionName=high Nodes=n1 State=UP", "Prolog=/bin/true")
     text = slurm_conf(Layout(Path("/x")), Options(extra=extra), Ports(21000))
     assert [line for line in text.splitlines() if line.lower().startswith("maxarray")] == [extra[0]]
@@ -221,13 +217,10 @@ def _processes_with(text: str) -> set[int]:
     return found
 
 
-def _below(roots: set[int]) -> set[int]:
-    from slurm.cluster.processes import descendants
-
-    return descendants(roots)
+def _all_of(cluster: Cluster) -> set[int]:
+    supervisor = _processes_with(f"supervise\0{cluster.folder}")
+    return supervisor | descendants(supervisor)
 
 
 def _living(processes: set[int]) -> set[int]:
-    from slurm.cluster.processes import parents
-
     return processes & parents().keys()
