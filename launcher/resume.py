@@ -13,6 +13,7 @@ from launcher.failures import Failure
 from launcher.messages import say
 from launcher.retry import Policy, resume_policy
 from launcher.runner import runner_lock
+from launcher.slurm.task_state import SETTLING
 from launcher.state import RunStatus
 from launcher.submit import Settings, Work, find_work, launch, noted
 from trainer.files import locked
@@ -57,7 +58,7 @@ def resume(
             adopted = adopt_jobs(paths, console)
             if adopted:
                 return adopted
-        found = find_work(paths, sweep)
+        found = settled(paths, sweep, console)
         only: Collection[str] | None = None
         if words:
             from launcher.selectors import select
@@ -70,6 +71,23 @@ def resume(
         if restart:
             put_aside(paths, work.todo)
         return launch(paths, sweep, settings, console, noted(paths, "resume"), policy=policy)
+
+
+def settled(paths: SweepPaths, sweep: SweepFile, console: Console) -> Work:
+    """The work, once jobs that are just ending have ended; waits for as long as accounting may lag."""
+    work = find_work(paths, sweep)
+    deadline = time.monotonic() + SETTLING + 10
+    ending = _ending(work)
+    if ending:
+        say(console, f"{ending} jobs are just ending: waiting for Slurm's last word on them")
+    while _ending(work) and time.monotonic() < deadline:
+        time.sleep(1)
+        work = find_work(paths, sweep)
+    return work
+
+
+def _ending(work: Work) -> int:
+    return sum(status.job == JobState.FINISHING for status in work.statuses.values())
 
 
 def plan_lines(work: Work, policy: Policy) -> list[str]:

@@ -24,15 +24,15 @@ from trainer.record import RunPaths, SweepPaths, read_state, read_sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.end_to_end]
 
-UPDATES = 300
+UPDATES = 160
 GRID = (
     "sweep=smoke",
     "sync_interval=1,4,16",
     "learning_rate=5e-4,1e-3,2e-3,4e-3",
     "seed=0,1",
     f"budget.horizon.updates={UPDATES}",
-    "budget.checkpoint_every=25",
-    "budget.evaluation.every=100",
+    "budget.checkpoint_every=20",
+    "budget.evaluation.every=80",
     "budget.updates_after_collapse=400",
 )
 RUNS = 24
@@ -79,7 +79,7 @@ class Sweep:
         found = []
         for run_id, run in self.runs().items():
             state = read_state(run)
-            if state is not None and state.state == "running" and 10 < state.step < UPDATES // 2:
+            if state is not None and state.state == "running" and 5 < state.step < UPDATES // 2:
                 found.append(run_id)
         return found
 
