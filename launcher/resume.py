@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from launcher.slurm.task_state import SETTLING
 from launcher.state import RunStatus
 from launcher.submit import Settings, Work, find_work, launch, noted
 from trainer.files import locked
-from trainer.record import RunPaths, SweepPaths, read_sweep
+from trainer.record import JobState, RunPaths, SweepFile, SweepPaths, read_sweep
 
 RECORD = (
     "metrics",
