@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -140,7 +141,7 @@ class Slurm:
             job, state, code, nodes = line.split(SEPARATOR)
             word, _, by = state.partition(" ")  # CANCELLED by 1000
             exit_code, _, number = code.partition(":")
-            jobs[job] = Evidence(
+            found = Evidence(
                 word,
                 False,
                 by or None,
@@ -148,6 +149,7 @@ class Slurm:
                 int(number) if number.isdecimal() and int(number) else None,
                 None if nodes in ("None assigned", "") else nodes,
             )
+            jobs |= dict.fromkeys(array_tasks(job), found)
         return jobs
 
     def submitted_count(self) -> int:
@@ -233,6 +235,23 @@ def slurm_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     if "SLURM_CONF" in inherited:
         kept["SLURM_CONF"] = inherited["SLURM_CONF"]
     return kept | {"LC_ALL": "C.UTF-8"}
+
+
+def array_tasks(text: str) -> list[str]:
+    """The tasks that accounting shows as one: those that never left the queue for a node.
+
+    >>> array_tasks("17_[0-2,7%4]"), array_tasks("17_3")
+    (['17_0', '17_1', '17_2', '17_7'], ['17_3'])
+    """
+    found = re.fullmatch(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]", text)
+    if not found:
+        return [text]
+    tasks = []
+    for piece in found[2].split(","):
+        ends, _, step = piece.partition(":")
+        first, _, last = ends.partition("-")
+        tasks += range(int(first), int(last or first) + 1, int(step or 1))
+    return [f"{found[1]}_{task}" for task in tasks]
 
 
 def _sentence(done: subprocess.CompletedProcess[str]) -> str:

@@ -11,6 +11,8 @@ from launcher.slurm.evidence import STATES, Evidence, Observation
 from trainer.attempts import AttemptRecord
 from trainer.record import JobState, RunState
 
+NOT_OVER = (JobState.QUEUED, JobState.RUNNING, JobState.FINISHING)
+UNKNOWN = (JobState.UNKNOWN, None)
 SETTLING = 30.0
 """Seconds for which a job that left the queue may be unknown to accounting."""
 
@@ -57,6 +59,8 @@ def task_state(
         if found is not None:
             return found
         evidence = None  # the task goes on with other runs
+    elif evidence is not None and STATES.get(evidence.word, UNKNOWN)[0] in NOT_OVER:
+        evidence = None  # accounting has not heard of its end, and may never
     gone = evidence is None and (own is None or own.left is None)
     if gone and now - _last_sign(task, own, state) < SETTLING:
         return TaskState(JobState.FINISHING, node=node)
@@ -66,7 +70,7 @@ def task_state(
 
 def _in_queue(evidence: Evidence, own: AttemptRecord | None) -> TaskState | None:
     """State of a run whose task squeue shows; None when the run itself has ended and others go on."""
-    job, _ = STATES.get(evidence.word, (JobState.UNKNOWN, None))
+    job, _ = STATES.get(evidence.word, UNKNOWN)
     over = own is not None and own.left is not None and not own.left.get("requeue")
     if over and job == JobState.RUNNING:
         return None
