@@ -40,6 +40,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m bench.trainer
+	$(BIN)/python -m bench.slurm
 
 format: setup
 	$(BIN)/ruff check --fix .

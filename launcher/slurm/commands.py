@@ -246,7 +246,7 @@ def array_tasks(text: str) -> list[str]:
     found = re.fullmatch(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]", text)
     if not found:
         return [text]
-    tasks = []
+    tasks: list[int] = []
     for piece in found[2].split(","):
         ends, _, step = piece.partition(":")
         first, _, last = ends.partition("-")
