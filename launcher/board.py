@@ -21,6 +21,8 @@ STYLES = {
     "collapsed": "red",
     "failed": "bold red",
     "killed": "bold red",
+    "lost": "bold red",
+    "unknown": "yellow",
     "running": "cyan",
 }
 
@@ -100,7 +102,11 @@ def crosstab(statuses: Iterable[RunStatus]) -> dict[str, dict[str, int]]:
 
 
 def _word(status: RunStatus) -> str:
-    return str(status.outcome or status.job)
+    """`stable`, `running`, `failed (out of memory)`."""
+    failure = (
+        f" ({status.failure.replace('_', ' ')})" if status.failure and status.failure != status.job else ""
+    )
+    return str(status.outcome or status.job) + failure
 
 
 def _cell(statuses: Sequence[RunStatus]) -> Text:
@@ -108,7 +114,7 @@ def _cell(statuses: Sequence[RunStatus]) -> Text:
         return Text("")
     if len(statuses) > 1:
         return Text(", ").join(
-            Text(f"{count} {word}", STYLES.get(word, "")) for word, count in tally(statuses).items()
+            Text(f"{count} {word}", _style(word)) for word, count in tally(statuses).items()
         )
     return _single(statuses[0])
 
@@ -128,4 +134,8 @@ def _single(status: RunStatus) -> Text:
         return Text(f"{word} {onset if fell else status.summary.updates}", STYLES.get(word, ""))
     if status.job in (JobState.PLANNED, JobState.QUEUED):
         return Text("·", "dim")
-    return Text(word, STYLES.get(word, ""))
+    return Text(word, _style(word))
+
+
+def _style(word: str) -> str:
+    return STYLES.get(word.partition(" (")[0], "")

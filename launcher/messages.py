@@ -57,7 +57,7 @@ def unfinished_lines(
     """Failed and killed runs with their last lines and logs; after an interruption only failures are news."""
     statuses = list(statuses)
     failed = [status for status in statuses if status.job == JobState.FAILED]
-    stopped = [s for s in statuses if s.job in (JobState.KILLED, JobState.INTERRUPTED)]
+    stopped = [s for s in statuses if s.job in (JobState.KILLED, JobState.INTERRUPTED, JobState.LOST)]
     names = {cell.run_id: cell_name(cell.values, sweep.axes) for cell in sweep.cells}
     lines: list[str] = []
     for status in failed if interrupted else [*failed, *stopped]:

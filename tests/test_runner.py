@@ -173,7 +173,10 @@ def test_failures_leave_the_others_alone_and_are_listed_with_reason_and_log(shel
     assert found == {0: "finished", 1: "failed", 2: "finished", 3: "finished", 4: "failed"}
     # resume tries again what failed, and says what there is first
     code, output, _ = shell.run("resume", "tiny")
-    assert code == 0 and output.startswith("sweep 'tiny': 3 stable, 2 failed\n")
+    assert code == 1 and output.startswith("sweep 'tiny': 3 stable, 2 failed (exception)\nto run: 0\n")
+    assert "not run again: 2 exception; once the cause is gone: --retry exception" in output
+    code, output, _ = shell.run("resume", "tiny", "--retry", "exception")
+    assert code == 0 and "to run: 2, of these after 2 exception\n" in output
     assert shell.updates() == [ALL] * 5
 
 

@@ -136,7 +136,7 @@ class Slurm:
         )
         if listed is None:
             return None
-        jobs = {}
+        jobs: dict[str, Evidence] = {}
         for line in listed.splitlines():
             job, state, code, nodes = line.split(SEPARATOR)
             word, _, by = state.partition(" ")  # CANCELLED by 1000
