@@ -140,15 +140,13 @@ def running_cluster(*options: str, accounting: bool) -> Iterator[Cluster]:
     """A cluster that ends with the block, or with this process if that is killed."""
     need_programs(accounting)
     # not pytest's folder for temporary files, which may be too deep for the paths of sockets
-    base = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
-    folder = base / "cluster"
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     try:
         accounting_option = "--accounting" if accounting else "--no-accounting"
         manage("up", str(folder), accounting_option, "--owner", str(os.getpid()), *options)
         yield Cluster(folder)
     finally:
         manage("down", str(folder), "--wipe")
-        shutil.rmtree(base)
 
 
 @pytest.fixture(scope="session")

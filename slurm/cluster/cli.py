@@ -22,6 +22,11 @@ def main() -> int:
     except ClusterError as error:
         print(f"cluster {arguments.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    except PermissionError as error:  # a folder of somebody else, or somebody else's cluster
+        print(f"cluster {arguments.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def parser() -> argparse.ArgumentParser:
