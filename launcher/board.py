@@ -102,11 +102,13 @@ def crosstab(statuses: Iterable[RunStatus]) -> dict[str, dict[str, int]]:
 
 
 def _word(status: RunStatus) -> str:
-    """`stable`, `running`, `failed (out of memory)`."""
-    failure = (
-        f" ({status.failure.replace('_', ' ')})" if status.failure and status.failure != status.job else ""
-    )
-    return str(status.outcome or status.job) + failure
+    """`stable`, `running`, `waiting for room`, `failed (out of memory)`."""
+    if status.job == JobState.WAITING:
+        return "waiting for room"
+    word = str(status.outcome or status.job)
+    if status.failure is None or str(status.failure) == word:
+        return word
+    return f"{word} ({status.failure.replace('_', ' ')})"
 
 
 def _cell(statuses: Sequence[RunStatus]) -> Text:

@@ -65,7 +65,9 @@ def unfinished_lines(
         lines += [f"    {line}" for line in (status.detail or "").splitlines()]
         lines += [f"    log: {shown(status.log)}"] if status.log else []
     if failed:
-        lines += ["", f"{len(failed)} failed; once the cause is gone: grposweep resume {quoted(paths)}"]
+        classes = sorted({str(status.failure) for status in failed if status.failure is not None})
+        again = f"grposweep resume {quoted(paths)} --retry {','.join(classes)}"
+        lines += ["", f"{len(failed)} failed; once the cause is gone: {again}"]
     if stopped and not interrupted:
         lines += ["", f"{len(stopped)} stopped before the end: the same command again continues them"]
     return lines

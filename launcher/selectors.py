@@ -142,21 +142,9 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _yaml(value: Any) -> str:
-    return (
-        {True: "true", False: "false", None: "null"}.get(value, str(value)) if _is_word(value) else str(value)
-    )
-
-
-def _is_word(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
-
-
 def _what_exists(
     cells: Sequence[Cell], statuses: Mapping[str, RunStatus], axes: Mapping[str, Sequence[Any]]
 ) -> str:
     wide = [f"{axis} {', '.join(map(str, values))}" for axis, values in axes.items() if len(values) > 1]
     states = sorted({str(status.job) for status in statuses.values()})
-    return f"there are {len(cells)} runs" + "".join(
-        f"; {text}" for text in [*wide, f"state {', '.join(states)}"]
-    )
+    return "; ".join([f"there are {len(cells)} runs", *wide, f"state {', '.join(states)}"])

@@ -25,8 +25,8 @@ class JobState(StrEnum):
     """What happened to the job of a run."""
 
     PLANNED = "planned"
-    WAITING = "waiting for room"
-    """Meant to be submitted; Slurm, or a limit of the site profile, had no room."""
+    WAITING = "waiting"
+    """For room: Slurm, or a limit of the site profile, took no more."""
     QUEUED = "queued"
     RUNNING = "running"
     FINISHING = "finishing"
