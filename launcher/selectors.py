@@ -1,40 +1,50 @@
-"""Words that select runs: `eta=1e-6`, `S=4,16`, `state=failed`, `3-7`, an id's beginning, `!seed=0`.
+"""Which runs a command means: words like `eta=1e-6`, `state=failed`, `3-7`, `!seed=0`.
 
-Words are all to hold; of the values in one word, separated by commas, one has to. `!` in front turns a word
-into its opposite. A word without `=` is a place in the grid as `status` and `plan` number it, a range of
-places, or the beginning of run ids.
+    AXIS=V[,V…]       runs at one of these values; the axis by its full name, the last part of it, or its
+                      symbol; numbers compare as numbers: 1e-6 is 0.000001
+    state=, outcome=, class=   job state, outcome and class of failure; `none` where there is no such thing
+    3   3-7   0,4-6   by index in the grid, from 0, as `status` and `plan` show it
+    1f0c              by the beginning of the id, 4 characters or more; all runs that begin so
+    !WORD             every run that WORD does not mean
+
+Words narrow each other down; values in one word widen it. A number below the count of cells is an index, even
+where an id begins with it: more of the id's characters tell them apart.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from launcher.board import SYMBOLS
+from launcher.board import SYMBOLS, in_words, value_text
 from launcher.failures import Failure
-from launcher.mlflow_view import canonical
-from launcher.retry import ALIASES
+from launcher.retry import ALIASES as FAILURES
 from launcher.state import RunStatus
 from trainer.errors import UserError
 from trainer.record import Cell, JobState, Outcome
 from trainer.schema import nearest
 
-FEWEST_LETTERS = 4
-"""Of a run id: shorter beginnings are places in the grid, or slips."""
-NAMES = {
-    **{symbol: field for field, symbol in SYMBOLS.items()},
+NONE = "none"
+LEAST_OF_AN_ID = 4
+MOST_SHOWN = 8
+
+AXES = {symbol: field for field, symbol in SYMBOLS.items()} | {
     "eta": "learning_rate",
-    "W": "inference_workers",
-    "T": "trainers",
-    "N": "buffer_size",
     "B": "batch_size",
     "G": "group_size",
+    "N": "buffer_size",
     "y": "replay_ratio",
+    "W": "inference_workers",
+    "T": "trainers",
+    "μ": "generation_cost_ratio",
+    "mu": "generation_cost_ratio",
 }
 """Symbol → field."""
-STATES = ("state", "outcome", "class")
-Test = Callable[[int, Cell, RunStatus], bool]
+
+INDEX = re.compile(r"(0|[1-9]\d*)(?:-(0|[1-9]\d*))?")
+
+Found = frozenset[str]
 
 
 def select(
@@ -43,108 +53,180 @@ def select(
     statuses: Mapping[str, RunStatus],
     axes: Mapping[str, Sequence[Any]],
 ) -> list[str]:
-    """Ids of the runs for which every word holds, in the order of the grid.
+    """Ids of the runs that all words mean, in the order of the grid; every run where there is no word.
 
-    Raises `UserError` for a word that means nothing here, and where no run is left.
+    Raises `UserError` for a word that cannot be read, and where no run is left.
     """
-    tests = [_test(word, cells, axes) for word in words]
-    found = [
-        cell.run_id
-        for index, cell in enumerate(cells)
-        if all(test(index, cell, statuses[cell.run_id]) for test in tests)
-    ]
-    if not found:
-        raise UserError(f"no run is {' and '.join(words)}: {_what_exists(cells, statuses, axes)}")
-    return found
+    found = [_meant(word, cells, statuses, axes) for word in words]
+    chosen = [cell.run_id for cell in cells if all(cell.run_id in runs for runs in found)]
+    if words and not chosen:
+        raise UserError(_nothing(words, found, cells, statuses, axes))
+    return chosen
 
 
-def _test(word: str, cells: Sequence[Cell], axes: Mapping[str, Sequence[Any]]) -> Test:
+def _meant(
+    word: str, cells: Sequence[Cell], statuses: Mapping[str, RunStatus], axes: Mapping[str, Sequence[Any]]
+) -> Found:
+    """Runs that one word means."""
     if word.startswith("!"):
-        inner = _test(word[1:], cells, axes)
-        return lambda index, cell, status: not inner(index, cell, status)
+        return frozenset(cell.run_id for cell in cells) - _meant(word[1:], cells, statuses, axes)
     name, sign, text = word.partition("=")
+    if sign and name.endswith("!"):
+        raise UserError(f"selector {word}: write not like this: '!{name[:-1]}={text}'")
     if not sign:
-        return _place(word, cells)
-    values = [value.strip() for value in text.split(",")]
-    if not all(values):
-        raise UserError(f"{word}: a value is missing; write {name}=VALUE, or {name}=VALUE,VALUE")
-    if name in STATES:
-        return _state(word, name, values)
-    field = _axis(word, name, axes)
-    wanted = [_on_axis(word, field, value, axes[field]) for value in values]
-    return lambda index, cell, status: any(_equal(cell.values.get(field), value) for value in wanted)
+        return _by_place(word, cells)
+    if not text:
+        raise UserError(f"selector {word} has no value: write {name}=VALUE, or {name}=VALUE,VALUE")
+    if name in PROPERTIES:
+        return _by_property(word, name, text, statuses)
+    return _on_axis(word, name, text, cells, axes)
 
 
-def _place(word: str, cells: Sequence[Cell]) -> Test:
-    """A place, a range of places, or the beginning of ids."""
-    ends = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word)
-    if ends and int(ends[1]) < len(cells):
-        low, high = int(ends[1]), int(ends[2] or ends[1])
-        if low > high:
-            raise UserError(f"{word}: the range is empty; write {high}-{low}")
-        return lambda index, cell, status: low <= index <= high
-    if len(word) >= FEWEST_LETTERS and any(cell.run_id.startswith(word) for cell in cells):
-        return lambda index, cell, status: cell.run_id.startswith(word)
-    raise UserError(
-        f"{word}: neither FIELD=VALUE, nor a place in the grid (0 to {len(cells) - 1}), nor the beginning of "
-        f"a run id of {FEWEST_LETTERS} letters or more"
+def _by_place(word: str, cells: Sequence[Cell]) -> Found:
+    """Runs by index or by the beginning of their ids."""
+    ids = [cell.run_id for cell in cells]
+    found: set[str] = set()
+    for piece in word.split(","):
+        place = INDEX.fullmatch(piece)
+        low, high = (int(place[1]), int(place[2] or place[1])) if place else (0, -1)
+        least = LEAST_OF_AN_ID
+        begun = {run for run in ids if run == piece or (len(piece) >= least and run.startswith(piece))}
+        if place and low <= high < len(ids):
+            found |= set(ids[low : high + 1])
+        elif begun:
+            found |= begun
+        elif place:
+            raise UserError(
+                f"selector {word}: "
+                + (f"{piece} ends before it begins" if high < low else f"{piece} is no index of this sweep")
+                + f": its {len(ids)} runs have the indices 0 to {len(ids) - 1}"
+            )
+        else:
+            raise UserError(f"selector {word}: {_no_id(piece)}")
+    return frozenset(found)
+
+
+def _no_id(piece: str) -> str:
+    if len(piece) < LEAST_OF_AN_ID and re.fullmatch(r"[0-9a-f]+", piece):
+        return f"{piece!r} is too short for an id's beginning: give {LEAST_OF_AN_ID} characters or more"
+    names = [*PROPERTIES, *AXES]
+    meant = next((name for name, (_, known) in PROPERTIES.items() if _plain(piece) in known), None)
+    hint = f"; did you mean {meant}={piece}?" if meant else ""
+    hint = hint or (f"; did you mean {piece}=VALUE?" if piece in names else "")
+    return (
+        f"no run's id begins with {piece!r}, and it is neither an index, a range like 3-7, nor "
+        f"NAME=VALUE{hint}"
     )
 
 
-def _state(word: str, name: str, values: Sequence[str]) -> Test:
-    kinds: Mapping[str, Sequence[str]] = {
-        "state": [*map(str, JobState)],
-        "outcome": [*map(str, Outcome)],
-        "class": [*map(str, Failure), *ALIASES],
-    }
-    for value in values:
-        if value not in kinds[name]:
-            raise UserError(f"{word}: no {name} {value!r}{nearest(value, list(kinds[name]))}")
-    wanted = {str(ALIASES.get(value, value)) if name == "class" else value for value in values}
+def _state(status: RunStatus) -> str:
+    return status.job
 
-    def test(index: int, cell: Cell, status: RunStatus) -> bool:
-        found = {"state": status.job, "outcome": status.outcome, "class": status.failure}[name]
-        return found is not None and str(found) in wanted
 
-    return test
+def _outcome(status: RunStatus) -> str:
+    return status.outcome or NONE
+
+
+def _class(status: RunStatus) -> str:
+    return status.failure or NONE
+
+
+def _plain(text: str) -> str:
+    return text.replace("_", " ").replace("-", " ")
+
+
+PROPERTIES: Mapping[str, tuple[Callable[[RunStatus], str], Mapping[str, str]]] = {
+    "state": (_state, {_plain(state): state for state in JobState} | {"waiting": JobState.WAITING}),
+    "outcome": (_outcome, {_plain(item): item for item in [*Outcome, NONE]}),
+    "class": (_class, {_plain(item): item for item in [*Failure, NONE]} | {**FAILURES}),
+}
+"""What is selected by besides axes: how it is read from a status, and the words for its values."""
+
+
+def _by_property(word: str, name: str, text: str, statuses: Mapping[str, RunStatus]) -> Found:
+    read, known = PROPERTIES[name]
+    wanted = set()
+    for piece in text.split(","):
+        if _plain(piece) not in known:
+            raise UserError(f"selector {word}: {name} has no {piece!r}{nearest(piece, sorted(known))}")
+        wanted.add(known[_plain(piece)])
+    return frozenset(run for run, status in statuses.items() if read(status) in wanted)
+
+
+def _on_axis(
+    word: str, name: str, text: str, cells: Sequence[Cell], axes: Mapping[str, Sequence[Any]]
+) -> Found:
+    axis = _axis(word, name, axes)
+    values = {_key(cell.values.get(axis)) for cell in cells}
+    # a value may hold commas itself
+    pieces = [text] if _key_of_text(text) in values else text.split(",")
+    for piece in pieces:
+        if _key_of_text(piece) not in values:
+            shown = list(dict.fromkeys(_text(cell.values.get(axis)) for cell in cells))
+            more = f", … ({len(shown)} values)" if len(shown) > MOST_SHOWN else ""
+            raise UserError(
+                f"selector {word}: no run has {name}={piece}: {axis} is {', '.join(shown[:MOST_SHOWN])}{more}"
+            )
+    wanted = {_key_of_text(piece) for piece in pieces}
+    return frozenset(cell.run_id for cell in cells if _key(cell.values.get(axis)) in wanted)
 
 
 def _axis(word: str, name: str, axes: Mapping[str, Sequence[Any]]) -> str:
-    """The axis that a name, the last part of a name, or a symbol means."""
-    for meant in (name, NAMES.get(name, name)):
-        if meant in axes:
-            return meant
-    fitting = [axis for axis in axes if axis.rpartition(".")[2] == name]
-    if len(fitting) == 1:
-        return fitting[0]
-    known = [*axes, *(symbol for symbol, field in NAMES.items() if field in axes), *STATES]
-    raise UserError(f"{word}: {name} is no axis of this sweep{nearest(name, known)}")
+    """The axis of this name; raises `UserError` where there is none, or more than one."""
+    if name in axes:
+        return name
+    if AXES.get(name) in axes:
+        return AXES[name]
+    ends = [axis for axis in axes if axis.endswith(f".{name}")]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        raise UserError(f"selector {word}: {name} is the end of {' and '.join(ends)}: give the full name")
+    symbols = {axis: symbol for symbol, axis in AXES.items() if symbol != "eta"}
+    names = [f"{axis} ({symbols[axis]})" if axis in symbols else axis for axis in axes]
+    close = nearest(name, [*axes, *PROPERTIES])
+    raise UserError(
+        f"selector {word}: {name} is no axis of this sweep{close if 'did you mean' in close else ''}; "
+        f"there are {', '.join(names)}, and {', '.join(PROPERTIES)}"
+    )
 
 
-def _on_axis(word: str, field: str, text: str, values: Sequence[Any]) -> Any:
-    """The value of an axis that a text means."""
-    for value in values:
-        if _equal(value, _number(text)) or text in (str(value), canonical(value)):
-            return value
-    raise UserError(f"{word}: {field} has no {text}; it has {', '.join(map(str, values))}")
+def _key(value: object) -> object:
+    """A value as it is compared: numbers by value, others as they are written."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return _key_of_text(_text(value))
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, bool) != isinstance(other, bool):
-        return False
-    return bool(one == other)
-
-
-def _number(text: str) -> float | str:
+def _key_of_text(text: str) -> object:
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def _what_exists(
-    cells: Sequence[Cell], statuses: Mapping[str, RunStatus], axes: Mapping[str, Sequence[Any]]
+def _text(value: object) -> str:
+    """A value as it is typed."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return value_text(value)
+
+
+def _nothing(
+    words: Sequence[str],
+    found: Iterable[Found],
+    cells: Sequence[Cell],
+    statuses: Mapping[str, RunStatus],
+    axes: Mapping[str, Sequence[Any]],
 ) -> str:
-    wide = [f"{axis} {', '.join(map(str, values))}" for axis, values in axes.items() if len(values) > 1]
-    states = sorted({str(status.job) for status in statuses.values()})
-    return "; ".join([f"there are {len(cells)} runs", *wide, f"state {', '.join(states)}"])
+    """Why no run is left, and what there is."""
+    counts = [f"{word} {len(runs)}" for word, runs in zip(words, found, strict=True)]
+    each = f" (each alone: {', '.join(counts)})" if len(words) > 1 else ""
+    kinds = {}
+    for name, (read, _) in PROPERTIES.items():
+        tally: dict[str, int] = {}
+        for status in statuses.values():
+            tally[str(read(status))] = tally.get(str(read(status)), 0) + 1
+        kinds[name] = tally
+    shown = "; ".join(f"{name}: {in_words(tally)}" for name, tally in kinds.items() if set(tally) - {NONE})
+    return f"no run is selected by {' '.join(words)}{each}: of {len(cells)} runs there are {shown}"

@@ -1,6 +1,4 @@
-"""Words that select runs of a sweep."""
-
-from __future__ import annotations
+"""Selectors: which runs words mean, and what is said of words that mean none."""
 
 import itertools
 
@@ -15,116 +13,147 @@ from trainer.errors import UserError
 from trainer.record import Cell, JobState, Outcome, Summary
 
 AXES = {
-    "sync_interval": [1, 4, 16],
+    "sync_interval": [1, 4],
     "learning_rate": [1e-6, 2e-6],
-    "store.selection": ["uniform", "least_used"],
-    "optimizer.nesterov": [True, False],
+    "loss.clip_high": [0.2, None],
+    "replay": ["queue", "fifo_y2"],
 }
+IDS = [
+    *("1f0c11111111", "1f0c22222222", "abcdef000000", "000100010001", "123456789012", "beef00000001"),
+    *("3333aaaaaaaa", "4444aaaaaaaa", "5555aaaaaaaa", "6666aaaaaaaa", "7777aaaaaaaa", "8888aaaaaaaa"),
+    *("9999aaaaaaaa", "aaaaaaaaaaaa", "bbbbaaaaaaaa", "ccccaaaaaaaa"),
+]
 CELLS = [
-    Cell(run_id=f"{index:02d}ab{index:08x}", values=dict(zip(AXES, values, strict=True)))
-    for index, values in enumerate(itertools.product(*AXES.values()))
+    Cell(run_id=run, values=dict(zip(AXES, values, strict=True)))
+    for run, values in zip(IDS, itertools.product(*AXES.values()), strict=True)
 ]
 
 
-def summary(run: str, outcome: Outcome) -> Summary:
-    numbers = {"updates": 20, "horizon": 20, "cumulative_rate": 0.1, "collapse": {}, "peak_step": None}
-    words = {"rule_version": "1", "warm_start": "", "peak_reward": None, "final_reward": None}
-    return Summary.model_validate({"run_id": run, "outcome": outcome, **numbers, **words})
-
-
 def status(index: int, run: str) -> RunStatus:
-    if index % 3 == 0:
-        outcome = Outcome.COLLAPSED if index % 2 else Outcome.STABLE
-        return RunStatus(run, JobState.FINISHED, 1, None, summary(run, outcome))
-    failure = Failure.OUT_OF_MEMORY if index % 3 == 1 else None
-    job = JobState.KILLED if failure else JobState.WAITING
-    return RunStatus(run, job, 1, None, None, failure=failure)
+    if index == 1:
+        return RunStatus(run, JobState.FAILED, 1, None, None, failure=Failure.EXCEPTION)
+    if index == 2:
+        return RunStatus(run, JobState.KILLED, 1, None, None, failure=Failure.OUT_OF_MEMORY)
+    if index == 3:
+        return RunStatus(run, JobState.WAITING, 0, None, None)
+    if index % 2:
+        return RunStatus(run, JobState.RUNNING, 1, None, None)
+    outcome = Outcome.STABLE if index % 4 else Outcome.COLLAPSED
+    summary = Summary.model_construct(outcome=outcome, updates=3)
+    return RunStatus(run, JobState.FINISHED, 1, None, summary)
 
 
-STATUSES = {cell.run_id: status(index, cell.run_id) for index, cell in enumerate(CELLS)}
+STATUSES = {run: status(index, run) for index, run in enumerate(IDS)}
 
 
-def picked(*words: str) -> list[int]:
-    found = select(words, CELLS, STATUSES, AXES)
-    return [index for index, cell in enumerate(CELLS) if cell.run_id in found]
-
-
-def on_axes(**wanted: object) -> list[int]:
-    return [
-        index
-        for index, cell in enumerate(CELLS)
-        if all(cell.values[field] == value for field, value in wanted.items())
-    ]
-
-
-@pytest.mark.parametrize("word", ["eta=1e-6", "η=0.000001", "learning_rate=1.0e-06", "eta=1e-6,1e-6"])
-def test_numbers_are_compared_as_numbers(word: str) -> None:
-    assert picked(word) == on_axes(learning_rate=1e-6)
-
-
-def test_axes_by_symbol_last_part_and_words() -> None:
-    assert picked("S=4,16") == sorted(on_axes(sync_interval=4) + on_axes(sync_interval=16))
-    assert picked("selection=uniform") == picked("store.selection=uniform")
-    assert picked("nesterov=true") == picked("!nesterov=False") == picked("!optimizer.nesterov=false")
-    assert picked("S=1", "eta=2e-6") == on_axes(sync_interval=1, learning_rate=2e-6)
-
-
-def test_states_outcomes_and_classes() -> None:
-    assert picked("state=finished") == [index for index in range(len(CELLS)) if index % 3 == 0]
-    assert picked("outcome=collapsed") == [index for index in range(len(CELLS)) if index % 6 == 3]
-    assert picked("class=oom") == picked("class=out_of_memory") == picked("state=killed")
-    assert picked("state=waiting") == [index for index in range(len(CELLS)) if index % 3 == 2]
-    assert picked("state=finished,killed") == picked("!state=waiting")
-
-
-def test_places_ranges_and_ids() -> None:
-    assert picked("5") == [5] and picked("3-7") == [3, 4, 5, 6, 7] and picked("20-90") == [20, 21, 22, 23]
-    assert picked(CELLS[7].run_id) == picked(CELLS[7].run_id[:6]) == [7]
-    assert picked("!0-21") == [22, 23]
+def chosen(*words: str) -> list[int]:
+    return [IDS.index(run) for run in select(words, CELLS, STATUSES, AXES)]
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("words", "indices"),
     [
-        ("eta=3e-6", "eta=3e-6: learning_rate has no 3e-6; it has 1e-06, 2e-06"),
-        ("rate=1e-6", "rate is no axis of this sweep"),
-        ("seed=0", "seed is no axis of this sweep"),
-        ("state=faild", "no state 'faild'; did you mean failed?"),
-        ("class=memory", "no class 'memory'"),
-        ("S=", "a value is missing"),
-        ("S=1,,4", "a value is missing"),
-        ("7-3", "the range is empty; write 3-7"),
-        ("99", "neither FIELD=VALUE, nor a place in the grid (0 to 23)"),
-        ("zz", "nor the beginning of a run id of 4 letters or more"),
-        ("", "neither FIELD=VALUE"),
-        ("state=lost", "no run is state=lost: there are 24 runs; sync_interval 1, 4, 16; "),
+        ([], range(16)),
+        (["S=4"], range(8, 16)),
+        (["sync_interval=4.0"], range(8, 16)),
+        (["eta=0.000001", "S=1"], range(4)),
+        (["η=1e-6,2e-6"], range(16)),
+        (["learning_rate=2E-6", "S=1"], range(4, 8)),
+        (["clip_high=null", "S=1"], [2, 3, 6, 7]),
+        (["loss.clip_high=.2", "S=1", "!replay=queue"], [1, 5]),
+        (["replay=queue,fifo_y2"], range(16)),
+        (["0"], [0]),
+        (["3-7", "!5"], [3, 4, 6, 7]),
+        (["0,4-5,beef"], [0, 4, 5]),
+        (["0,4,beef00000001"], [0, 4, 5]),
+        (["1f0c"], [0, 1]),  # all that begin so
+        (["1f0c2"], [1]),
+        (["0001"], [3]),  # no index is written with zeros before it
+        (["123456789012"], [4]),  # digits alone, and beyond the grid
+        (["state=failed,killed"], [1, 2]),
+        (["state=waiting_for_room"], [3]),
+        (["state=waiting"], [3]),
+        (["class=out_of_memory"], [2]),
+        (["class=oom"], [2]),
+        (["class=none", "0-3"], [0, 3]),
+        (["outcome=collapsed", "outcome=collapsed,stable"], [0, 4, 8, 12]),
+        (["outcome=none", "0-4"], [1, 2, 3]),
     ],
 )
-def test_what_means_nothing_is_refused(word: str, said: str) -> None:
+def test_words_mean_runs_in_the_order_of_the_grid(words, indices):
+    assert chosen(*words) == [*indices]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["eta=3e-6"], ["selector eta=3e-6", "learning_rate is 1e-06, 2e-06"]),
+        (
+            ["learning_rat=1e-6"],
+            ["learning_rat is no axis", "did you mean learning_rate?", "sync_interval (S)"],
+        ),
+        (["B=4"], ["B is no axis", "outcome"]),
+        (["state=faild"], ["state=faild", "did you mean failed?"]),
+        (["class=oomm"], ["did you mean oom?"]),
+        (["state="], ["state= has no value"]),
+        (["16"], ["16 is no index", "0 to 15"]),
+        (["7-3"], ["7-3 ends before it begins"]),
+        (["failed"], ["did you mean state=failed?"]),
+        (["collapsed"], ["did you mean outcome=collapsed?"]),
+        (["oom"], ["did you mean class=oom?"]),
+        (["eta"], ["did you mean eta=VALUE?"]),
+        (["1f"], ["'1f'", "4 characters or more"]),
+        (["dead"], ["no run's id begins with 'dead'"]),
+        ([""], ["no run's id begins with ''"]),
+        (["!"], ["no run's id begins with ''"]),
+        (["eta!=1e-6"], ["'!eta=1e-6'"]),
+        (["state=lost"], ["no run is selected by state=lost", "1 failed, 1 killed", "16 runs"]),
+        (["S=1", "S=4"], ["S=1 8, S=4 8", "outcome: 4 collapsed"]),
+    ],
+)
+def test_words_that_mean_nothing_say_what_there_is(words, parts):
     with pytest.raises(UserError) as caught:
-        picked(word)
-    assert said in str(caught.value)
+        chosen(*words)
+    (message,) = caught.value.problems
+    assert all(part in message for part in parts), message
+
+
+def test_a_short_name_that_two_axes_have_is_refused():
+    axes = {"a.rate": [1], "b.rate": [1]}
+    cells = [Cell(run_id="x", values={"a.rate": 1, "b.rate": 1})]
+    with pytest.raises(UserError, match=r"a\.rate and b\.rate: give the full name"):
+        select(["rate=1"], cells, {}, axes)
+    assert select(["a.rate=1"], cells, {}, axes) == ["x"]
 
 
 WORDS = st.sampled_from(
-    ["S=1", "S=4,16", "eta=1e-6", "selection=least_used", "state=finished", "class=oom", "0-11", "3"]
+    (
+        *("S=1", "eta=1e-6", "clip_high=null", "replay=fifo_y2", "3-7", "0,9", "1f0c"),
+        *("state=running", "class=oom", "outcome=stable,none", "outcome=pending"),
+    )
 )
 
 
+def meant(*words: str) -> set[int]:
+    try:
+        return set(chosen(*words))
+    except UserError as error:
+        assert "no run is selected" in str(error)
+        return set()
+
+
 @given(WORDS)
-def test_not_is_the_complement(word: str) -> None:
-    assert sorted(picked(word) + picked(f"!{word}")) == list(range(len(CELLS)))
-    assert picked(f"!!{word}") == picked(word)
+def test_a_negated_word_is_the_complement(word):
+    assert meant(f"!{word}") == set(range(16)) - meant(word)
+    assert meant(f"!!{word}") == meant(word)
 
 
-@given(st.lists(WORDS, max_size=3), st.randoms())
-def test_words_are_all_to_hold_in_any_order(words: list[str], random) -> None:  # type: ignore[no-untyped-def]
-    each = [set(picked(word)) for word in words]
-    wanted = sorted(set(range(len(CELLS))).intersection(*each))
-    shuffled = list(words)
-    random.shuffle(shuffled)
-    if wanted:
-        assert picked(*words) == picked(*shuffled) == wanted
-    else:
-        with pytest.raises(UserError):
-            picked(*words)
+@given(st.lists(WORDS, max_size=4), st.randoms())
+def test_words_narrow_and_their_order_means_nothing(words, draw):
+    mixed = draw.sample(words, len(words))
+    assert meant(*mixed) == meant(*words) == set(range(16)).intersection(*(meant(word) for word in words))
+
+
+@given(st.lists(st.sampled_from(["0", "5-6", "abcd", "beef"]), min_size=1, max_size=4))
+def test_values_of_a_word_widen(pieces):
+    assert meant(",".join(pieces)) == set().union(*(meant(piece) for piece in pieces))
