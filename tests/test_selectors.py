@@ -71,7 +71,6 @@ def chosen(*words: str) -> list[int]:
         (["0001"], [3]),  # no index is written with zeros before it
         (["123456789012"], [4]),  # digits alone, and beyond the grid
         (["state=failed,killed"], [1, 2]),
-        (["state=waiting_for_room"], [3]),
         (["state=waiting"], [3]),
         (["class=out_of_memory"], [2]),
         (["class=oom"], [2]),
