@@ -52,11 +52,14 @@ def arrays(runs: Sequence[tuple[str, Needs]], site: SiteProfile, max_array_size:
     found = []
     for need, ids in kinds.items():
         size = _runs_per_task(site, need)
-        tasks = [ids[first : first + size] for first in range(0, len(ids), size)]
+        full = len(ids) // size * size
+        tasks = [ids[first : first + size] for first in range(0, full, size)]
         found += [
             Array(need, tasks[first : first + max_array_size])
             for first in range(0, len(tasks), max_array_size)
         ]
+        if full < len(ids):  # an array of its own, that it asks for no more than it needs
+            found.append(Array(need, [ids[full:]]))
     return found
 
 
