@@ -174,6 +174,25 @@ def prefetch(
 
 
 @app.command()
+def pilot(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="SWEEP|OVERRIDES...", help="A sweep on disk, or what submit takes."),
+    ],
+    name: Name = None,
+    config_dir: ConfigDir = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Measure speed, memory and cost ratio on one short run here, and tell what the whole grid costs."""
+    from launcher.pilot import pilot_grid, pilot_sweep
+    from launcher.submit import load_grid
+
+    if len(words) == 1 and "=" not in words[0]:
+        raise typer.Exit(pilot_sweep(_find(words[0], outputs), _console()))
+    raise typer.Exit(pilot_grid(load_grid(words, config_dir), name, outputs, _console()))
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or its beginning, or its folder.")],
     step: Annotated[str, typer.Option(help="best, last, or the learner updates of a checkpoint.")] = "last",

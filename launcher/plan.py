@@ -13,6 +13,7 @@ from launcher.board import axis_label, value_text
 from launcher.executors import available_slots
 from launcher.locate import sweep_paths
 from launcher.messages import change_lines, say
+from launcher.pilot_record import read_pilot
 from launcher.progress import duration
 from launcher.submit import Settings, Work, find_work
 from launcher.sweep_folder import Changes, compare
@@ -68,13 +69,16 @@ def _cost(paths: SweepPaths, grid: Grid, work: Work, todo: Mapping[str, int], se
     slots = available_slots(settings.executor, threads=threads, jobs=settings.jobs)
     updates = [(cell.config, todo[cell.run_id]) for cell in grid.cells if cell.run_id in todo]
     ran = [(cell.config, paths.run(cell.run_id)) for cell in grid.cells if work.statuses[cell.run_id].state]
-    cost = estimate(updates, ran, grid.cost, slots=slots)
+    pilot = read_pilot(paths)
+    speed = None if pilot is None else pilot.speed
+    cost = estimate(updates, ran, grid.cost, slots=slots, pilot=speed)
     start = f"to run: {cost.runs} runs, {cost.updates} updates"
     if cost.core_seconds is None or cost.wall_seconds is None:
         return f"{start}; {cost.basis}"
+    gpus = f", {cost.gpu_hours:.3g} GPU hours" if cost.gpu_hours else ""
     return (
-        f"{start}; at most {duration(cost.core_seconds)} of core time, about {duration(cost.wall_seconds)} "
-        f"with {slots} at a time ({cost.basis})"
+        f"{start}; at most {duration(cost.core_seconds)} of core time{gpus}, "
+        f"about {duration(cost.wall_seconds)} with {slots} at a time ({cost.basis})"
     )
 
 

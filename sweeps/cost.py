@@ -40,6 +40,38 @@ class Estimate:
     wall_seconds: float | None
     basis: str
     """Where the speed comes from."""
+    core_hours: float | None = None
+    """Of CPU cores, a run holding as many as it has threads."""
+    gpu_hours: float | None = None
+    """None when the speed of some run is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PilotSpeed:
+    """What a pilot says about the speed of a sweep's runs; it ran the most demanding kind of them."""
+
+    seconds_per_update: float
+    startup_seconds: float
+
+
+def gpus_of(config: RunConfig) -> int:
+    """GPUs that a run holds."""
+    return 1 if config.resources.device == "cuda" else 0
+
+
+def over_budget(found: Estimate, limit: float) -> str | None:
+    """Why runs must not be submitted under `--max-gpu-hours`; None where they may."""
+    if found.gpu_hours is None:
+        return (
+            f"--max-gpu-hours={limit:g}, but what the runs cost is not known before one has run: measure it "
+            "with `grposweep pilot` first"
+        )
+    if found.gpu_hours <= limit:
+        return None
+    return (
+        f"the runs take up to {found.gpu_hours:.3g} GPU hours ({found.basis}), more than "
+        f"--max-gpu-hours={limit:g}: submit fewer runs or shorter ones, or raise it"
+    )
 
 
 def estimate(
@@ -48,31 +80,48 @@ def estimate(
     figures: CostFigures,
     *,
     slots: int,
+    pilot: PilotSpeed | None = None,
 ) -> Estimate:
     """Cost of `todo` (run, updates to do), `slots` at a time, the longest started first.
 
     A run is as fast as the runs in `done` with the same model, task and batch were, by their timings; where
-    there are none, as the preset's `figures` say.
+    there are none, as the `pilot` was, which bounds it from above; else as the preset's
+    `figures` say.
     """
+    stand_in = figures.seconds_per_update if pilot is None else pilot.seconds_per_update
+    startup = figures.startup_seconds if pilot is None else pilot.startup_seconds
     measured = {kind: seconds_per_update(paths) for kind, paths in _by_kind(done).items()}
     own = [measured.get(_kind(config)) for config, _ in todo]
-    paces = [figures.seconds_per_update if pace is None else pace for pace in own]
+    paces = [stand_in if pace is None else pace for pace in own]
     updates = sum(count for _, count in todo)
     training = [count * pace for (_, count), pace in zip(todo, paces, strict=True) if pace is not None]
     if len(training) < len(todo):
         return Estimate(len(todo), updates, None, None, "their speed is not known before one has run")
-    seconds = [figures.startup_seconds + each for each in training]
+    seconds = [startup + each for each in training]
+    configs = [config for config, _ in todo]
     average = f"{1000 * sum(training) / updates:.0f} ms per update, " if updates else ""
-    return Estimate(len(todo), updates, sum(seconds), _wall(seconds, slots), average + _source(own))
+    return Estimate(
+        len(todo),
+        updates,
+        sum(seconds),
+        _wall(seconds, slots),
+        average + _source(own, "from the preset" if pilot is None else "from the pilot"),
+        core_hours=_hours(seconds, [config.resources.threads for config in configs]),
+        gpu_hours=_hours(seconds, [gpus_of(config) for config in configs]),
+    )
 
 
-def _source(own: Sequence[float | None]) -> str:
-    from_preset = own.count(None)
-    if not from_preset:
+def _hours(seconds: Sequence[float], held: Sequence[int]) -> float:
+    return sum(each * count for each, count in zip(seconds, held, strict=True)) / 3600
+
+
+def _source(own: Sequence[float | None], elsewhere: str) -> str:
+    others = own.count(None)
+    if not others:
         return "measured here"
-    if from_preset == len(own):
-        return "from the preset"
-    return f"measured here for {len(own) - from_preset}, from the preset for {from_preset}"
+    if others == len(own):
+        return elsewhere
+    return f"measured here for {len(own) - others}, {elsewhere} for {others}"
 
 
 def seconds_per_update(runs: Sequence[RunPaths]) -> float | None:

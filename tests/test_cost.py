@@ -5,7 +5,7 @@ import json
 import pytest
 
 import sweeps.cost
-from sweeps.cost import MOST_READ, CostFigures, estimate, seconds_per_update
+from sweeps.cost import MOST_READ, CostFigures, PilotSpeed, estimate, over_budget, seconds_per_update
 from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.record import RunPaths
@@ -83,3 +83,33 @@ def test_a_torn_last_line_is_passed_over(tmp_path):
 def test_figures_of_a_preset_are_checked(figures):
     with pytest.raises(UserError):
         parse(CostFigures, figures)
+
+
+def test_hours_count_what_a_run_holds():
+    held = parse(RunConfig, {"resources": {"device": "cuda", "threads": 4}})
+    cost = estimate([(held, 7198), (RUN, 7198)], [], PRESET, slots=2)
+    assert cost.gpu_hours == pytest.approx(1.0) and cost.core_hours == pytest.approx(5.0)
+    assert estimate([(held, 1)], [], CostFigures(), slots=1).gpu_hours is None
+
+
+def test_a_pilot_goes_before_the_preset_and_after_the_runs(tmp_path):
+    pilot = PilotSpeed(seconds_per_update=2.0, startup_seconds=10.0)
+    wide = parse(RunConfig, {"model": {"hidden_size": 64}})
+    done = [(RUN, ran(tmp_path / "a", [0.2]))]
+    cost = estimate([(RUN, 10), (wide, 10)], done, PRESET, slots=1, pilot=pilot)
+    assert cost.core_seconds == pytest.approx(10 + 2 + 10 + 20)
+    assert cost.basis.endswith("measured here for 1, from the pilot for 1")
+    assert estimate([(RUN, 1)], [], PRESET, slots=1, pilot=pilot).basis.endswith("from the pilot")
+
+
+def test_a_limit_on_gpu_hours():
+    held = parse(RunConfig, {"resources": {"device": "cuda"}})
+    cost = estimate([(held, 7198)], [], PRESET, slots=1)
+    assert over_budget(cost, 1.0) is None
+    words = over_budget(cost, 0.5)
+    assert (
+        "up to 1 GPU hours (500 ms per update, from the preset)" in words and "--max-gpu-hours=0.5" in words
+    )
+    unknown = estimate([(held, 1)], [], CostFigures(), slots=1)
+    assert "grposweep pilot" in over_budget(unknown, 100.0)
+    assert over_budget(estimate([(RUN, 10**6)], [], PRESET, slots=1), 0.0) is None

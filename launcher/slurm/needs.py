@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.slurm.site import SiteProfile
+from sweeps.cost import gpus_of
 from trainer.config import RunConfig
 
 
@@ -37,8 +38,7 @@ class Array:
 def needs(config: RunConfig, site: SiteProfile) -> Needs:
     """A run in lockstep takes its threads, and one GPU where it runs on one."""
     threads = config.resources.threads
-    gpus = 1 if config.resources.device == "cuda" else 0
-    return Needs(max(threads, site.cpus_per_run or threads), gpus, threads)
+    return Needs(max(threads, site.cpus_per_run or threads), gpus_of(config), threads)
 
 
 def arrays(runs: Sequence[tuple[str, Needs]], site: SiteProfile, max_array_size: int) -> list[Array]:
@@ -51,16 +51,20 @@ def arrays(runs: Sequence[tuple[str, Needs]], site: SiteProfile, max_array_size:
         kinds.setdefault(need, []).append(run)
     found = []
     for need, ids in kinds.items():
-        size = _runs_per_task(site, need)
-        tasks = [ids[first : first + size] for first in range(0, len(ids), size)]
+        size = runs_per_task(site, need)
+        full = len(ids) // size * size
+        tasks = [ids[first : first + size] for first in range(0, full, size)]
         found += [
             Array(need, tasks[first : first + max_array_size])
             for first in range(0, len(tasks), max_array_size)
         ]
+        if full < len(ids):  # an array of its own, that it asks for no more than it needs
+            found.append(Array(need, [ids[full:]]))
     return found
 
 
-def _runs_per_task(site: SiteProfile, need: Needs) -> int:
+def runs_per_task(site: SiteProfile, need: Needs) -> int:
+    """Runs of these needs that share a task."""
     if site.cells_per_task != "fit":
         return site.cells_per_task
     return max(1, site.gpus.per_node // need.gpus) if need.gpus else 1

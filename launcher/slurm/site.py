@@ -4,20 +4,40 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from launcher.executors import CREDENTIALS
+from launcher.failures import AT_RESUME
 from launcher.provenance import ROOT
+from launcher.slurm.profile_file import read_profile
 from trainer.errors import UserError
 from trainer.fields import Count, Positive
-from trainer.files import read_yaml
 from trainer.schema import Section, nearest, parse
 
 SITES = ROOT / "slurm" / "sites"
-SIGNALS = ("USR2", "HUP", "ALRM", "CONT", "URG", "WINCH")
-"""Signals that may warn of the end: each can be ignored by a process's children."""
-Memory = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]*[KMGT]?)$")]
+SIGNALS = ("USR2", "HUP", "URG", "WINCH")
+"""Signals that may warn of the end. Slurm sends CONT and TERM on its own, verifiers use ALRM."""
+OWN_VARIABLES = ("PYTHONPATH", "GRPOSWEEP_CODE", "GRPOSWEEP_LAUNCHER", "CUDA_VISIBLE_DEVICES")
+"""Set for each job by us or by Slurm."""
+OWN_FLAGS = {
+    "--array": "-a", "--job-name": "-J", "--output": "-o", "--open-mode": "", "--chdir": "-D", "--wrap": "",
+    "--signal": "", "--time": "-t", "--export": "",
+}  # fmt: skip
+"""Flags of sbatch that the launcher relies on, with their short forms."""
+MEMORY_FLAGS = ("--mem", "--mem-per-cpu", "--mem-per-gpu")
+
+
+def _memory(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"0|[1-9][0-9]*[KMGT]?", value):
+        return value
+    raise ValueError(
+        f'{value!r} is no amount of memory as Slurm reads it: write "8G", or "0" for all of a node\'s'
+    )
+
+
+Memory = Annotated[str, BeforeValidator(_memory)]
 """As Slurm reads it: 8G; 0 is all of a node's; without a unit, megabytes."""
 
 
@@ -91,7 +111,7 @@ class SiteProfile(Section):
     """Interpreter on the nodes, or in the container; null: the one that submits."""
     container: Container = Container()
     cache: str | None = None
-    """Shared folder of the hub's caches (HF_HOME)."""
+    """Shared folder of the hub's caches (HF_HOME); may hold variables, $WORK say."""
     scratch: str | None = None
     """Folder on the node's own disk (TMPDIR); may hold variables, $SLURM_JOB_ID say."""
     env: dict[str, str] = Field(default_factory=dict)
@@ -99,7 +119,11 @@ class SiteProfile(Section):
     extra: tuple[str, ...] = Field((), strict=False)
     """Further flags of sbatch, as they are; the last one wins."""
     srun: tuple[str, ...] = Field((), strict=False)
-    """Further flags of srun."""
+    """Further flags of srun, after ours, so that they win."""
+    omit: tuple[
+        Literal["--nodes", "--ntasks", "--cpus-per-task", "--requeue", "--export", "--comment"], ...
+    ] = Field((), strict=False)
+    """Flags of ours that this cluster refuses; left out of sbatch and srun."""
     max_parallel: Count | None = None
     """Tasks of an array that run at once."""
     max_submit: Count | None = None
@@ -114,28 +138,57 @@ class SiteProfile(Section):
     def _can_warn(cls, value: str) -> str:
         name = value.removeprefix("SIG")
         if name == "USR1":
-            raise ValueError("USR1 is used by NCCL: use USR2")
+            raise ValueError(f"{value} is used by NCCL, which would take it for its own: use USR2")
         if name not in SIGNALS:
-            raise ValueError(f"cannot warn of the end of a job: use one of {', '.join(SIGNALS)}")
+            raise ValueError(f"{value} cannot warn of the end of a job: use one of {', '.join(SIGNALS)}")
         return name
 
-    @field_validator("env")
+    @field_validator("env", mode="before")
     @classmethod
-    def _names_of_variables(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+    def _variables(cls, value: object) -> object:
+        for name, text in value.items() if isinstance(value, dict) else ():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
                 raise ValueError(f"{name!r} is no name of a variable: use letters, digits and _")
+            if name in CREDENTIALS:
+                raise ValueError(
+                    f"{name} is a secret, and jobs fetch nothing: leave it out, `grposweep prefetch` has it "
+                    "from the environment"
+                )
+            if name in OWN_VARIABLES:
+                raise ValueError(f"{name} is set for each job: leave it out")
+            if not isinstance(text, str):
+                raise ValueError(f"{name}={text} must be text: write it in quotes")
+        return value
+
+    @field_validator("extra")
+    @classmethod
+    def _flags_of_the_user(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for flag in value:
+            for own, short in OWN_FLAGS.items():
+                if _is_flag(flag, own, short):
+                    field = own.removeprefix("--")
+                    what = f"set {field} instead" if field in ("time", "signal") else "leave it out"
+                    raise ValueError(f"{flag}: the launcher sets {own} itself: {what}")
+        return value
+
+    @field_validator("python")
+    @classmethod
+    def _found_from_anywhere(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError(f"{value} is no absolute path: write it as it is on the nodes, from / on")
         return value
 
     @field_validator("retries")
     @classmethod
     def _known_classes(cls, value: dict[str, int]) -> dict[str, int]:
-        from launcher.failures import Failure
-
+        known: list[str] = sorted(AT_RESUME)
         for name in value:
-            if name not in set(Failure):
-                raise ValueError(f"{name} is no class of failure{nearest(name, list(Failure))}")
-        return value
+            if name not in known:
+                raise ValueError(
+                    f"{name} is no class of failure that `resume` starts a run again after"
+                    f"{nearest(name, known)}"
+                )
+        return {"node_failure": 3, "lost": 3, "disk_full": 3} | value
 
     @model_validator(mode="after")
     def _fits_together(self) -> SiteProfile:
@@ -150,14 +203,33 @@ class SiteProfile(Section):
                 f"signal_lead={self.signal_lead:g} s is not below time={self.time} ({limit:g} s): lower it, "
                 "or raise time"
             )
-        if self.cells_per_task == "fit" and self.gpus.flag != "none" and not self.gpus.per_node:
+        if self.cells_per_task == "fit" and not self.gpus.per_node:
             raise ValueError("cells_per_task=fit needs gpus.per_node: set it to the GPUs of a node")
+        memory = {"mem_per_run": self.mem_per_run, "mem_per_cpu": self.mem_per_cpu}
+        for flag in self.extra:
+            if any(_is_flag(flag, name) for name in MEMORY_FLAGS) and any(memory.values()):
+                given = next(f"{name}={value}" for name, value in memory.items() if value)
+                raise ValueError(f"extra: {flag} and {given} exclude each other in Slurm: keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _python_in_the_container(self) -> SiteProfile:
+        if self.container.kind != "none" and self.python is None:
+            raise ValueError(
+                f"container.kind={self.container.kind} needs python, the path of an interpreter in "
+                f"{self.container.image}: /usr/bin/python3 say"
+            )
         return self
 
     @property
     def time_seconds(self) -> float:
         """The time limit in seconds; raises `ValueError` when it is none."""
         return time_limit(self.time)
+
+
+def _is_flag(word: str, name: str, short: str = "") -> bool:
+    """Whether a word of a command line gives this flag."""
+    return word == name or word.startswith((f"{name}=", f"{name} ")) or bool(short and word.startswith(short))
 
 
 def time_limit(text: str | int) -> float:
@@ -189,8 +261,4 @@ def load_site(name: str) -> SiteProfile:
         if path.parent == SITES:
             raise UserError(f"--site {name}: no such profile{nearest(name, known)}, or give a file")
         raise UserError(f"--site {name}: no such file; the profiles by name are {', '.join(known)}")
-    try:
-        content: dict[str, Any] = read_yaml(path)
-    except ValueError as error:
-        raise UserError(f"--site {name}: {' '.join(str(error).split())}") from None
-    return parse(SiteProfile, content, where=str(path))
+    return parse(SiteProfile, read_profile(path), where=str(path))
