@@ -13,7 +13,7 @@ from launcher.messages import quoted, say
 from launcher.prefetch import cells_on_disk
 from launcher.runner import runner_lock
 from launcher.state import OPEN_OUTCOMES, RunStatus
-from launcher.submit import Settings, find_work, launch
+from launcher.submit import Settings, adopt_jobs, find_work, launch
 from launcher.sweep_folder import Growth
 from trainer.errors import UserError
 from trainer.files import read_json
@@ -40,6 +40,8 @@ def extend(
         raise UserError("extend needs one of --horizon UPDATES and --kappa FACTOR")
     with runner_lock(paths):
         sweep = read_sweep(paths)
+        if unsettled := adopt_jobs(paths, settings, console):
+            return unsettled
         statuses = find_work(paths, sweep).statuses
         constant = None if kappa is None else kappa * clock_constant(paths)
         growths, over = _growths(paths, statuses, horizon, constant)

@@ -13,6 +13,7 @@ from launcher.board import axis_label, value_text
 from launcher.executors import available_slots
 from launcher.locate import sweep_paths
 from launcher.messages import change_lines, say
+from launcher.pending import of_grid
 from launcher.pilot_record import read_pilot
 from launcher.progress import duration
 from launcher.submit import Settings, Work, find_work
@@ -32,7 +33,7 @@ def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, consol
     changes = compare(paths, grid)
     changes.require_accepted()
     work = find_work(paths, changes.sweep)
-    todo = _updates_to_do(grid, changes, work)
+    todo = {run.run_id: run.updates for run in of_grid(grid, changes).runs(work)}
     say(console, *grid.notices, *change_lines(paths, changes), "")
     console.print(_table(grid, changes, work, todo))
     hidden = len(grid.cells) - MOST_ROWS
@@ -43,22 +44,6 @@ def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, consol
         _cost(paths, grid, work, todo, settings),
     )
     return 0
-
-
-def _updates_to_do(grid: Grid, changes: Changes, work: Work) -> dict[str, int]:
-    """Run id → updates that a submission would do, for the runs it would start."""
-    grown = {growth.run_id: growth.new for growth in changes.grown}
-    new = {cell.run_id for cell in changes.new}
-    todo = {}
-    for cell in grid.cells:
-        status = work.statuses[cell.run_id]
-        if cell.run_id in new:
-            todo[cell.run_id] = cell.config.budget.resolve(cell.config.run()).horizon
-        elif budget := grown.get(cell.run_id) or work.budgets.get(cell.run_id):
-            done = status.state.step if status.state else 0
-            if status.to_run(budget):
-                todo[cell.run_id] = max(0, budget.horizon - done)
-    return todo
 
 
 def _cost(paths: SweepPaths, grid: Grid, work: Work, todo: Mapping[str, int], settings: Settings) -> str:

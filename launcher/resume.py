@@ -16,7 +16,7 @@ from launcher.retry import Policy, resume_policy
 from launcher.runner import runner_lock
 from launcher.slurm.task_state import SETTLING
 from launcher.state import RunStatus
-from launcher.submit import Settings, Work, find_work, launch, noted
+from launcher.submit import Settings, Work, adopt_jobs, find_work, launch, noted
 from trainer.files import locked
 from trainer.record import JobState, RunPaths, SweepFile, SweepPaths, read_sweep
 
@@ -52,13 +52,11 @@ def resume(
         sweep = read_sweep(paths)
         budgets: Mapping[str, int] = {}
         if settings.site is not None:
-            from launcher.slurm.launch import adopt_jobs
             from launcher.slurm.site import load_site
 
             budgets = load_site(settings.site).retries
-            adopted = adopt_jobs(paths, console)
-            if adopted:
-                return adopted
+        if unsettled := adopt_jobs(paths, settings, console):
+            return unsettled
         found = settled(paths, sweep, console)
         only: Collection[str] | None = None
         if words:

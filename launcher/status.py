@@ -51,6 +51,8 @@ def _run(cell: Cell, status: RunStatus) -> dict[str, Any]:
         "values": cell.values,
         "job": status.job,
         "outcome": status.outcome,
+        "failure": status.failure,
+        "job_id": status.job_id,
         "attempt": status.attempt,
         "step": state.step if state else 0,
         "horizon": state.horizon if state else None,

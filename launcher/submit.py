@@ -17,6 +17,7 @@ from launcher.executors import make_executor
 from launcher.ledger import Ledger, LedgerWriter, new_token, read_ledger, sweep_lock
 from launcher.locate import sweep_paths
 from launcher.messages import change_lines, next_lines, quoted, say, shown, unfinished_lines
+from launcher.pending import Plan, of_grid, on_disk
 from launcher.prefetch import Cell, cells_on_disk, prefetch
 from launcher.progress import Progress
 from launcher.retry import Policy
@@ -96,13 +97,33 @@ def submit(grid: Grid, name: str | None, outputs: Path, settings: Settings, cons
         changes = sweep_folder.compare(paths, grid)
         changes.require_accepted()
         say(console, *grid.notices, *change_lines(paths, changes))
+        if unsettled := adopt_jobs(paths, settings, console):
+            return unsettled
 
         def write(provenance: Mapping[str, object]) -> None:
             entry = sweep_folder.history_entry("submit", grid.overrides, provenance)
             sweep_folder.apply(paths, changes, entry)
 
         cells = [(cell.config.run(), cell.config.budget.evaluation) for cell in grid.cells]
-        return launch(paths, changes.sweep, settings, console, write, altered=changes.altered, cells=cells)
+        return launch(
+            paths,
+            changes.sweep,
+            settings,
+            console,
+            write,
+            altered=changes.altered,
+            cells=cells,
+            plan=of_grid(grid, changes),
+        )
+
+
+def adopt_jobs(paths: SweepPaths, settings: Settings, console: Console) -> int:
+    """Settle what an earlier command to Slurm left open; the exit code where that cannot be done, else 0."""
+    if settings.site is None or not read_ledger(paths).unanswered:
+        return 0
+    from launcher.slurm.launch import settle
+
+    return settle(paths, console)
 
 
 def noted(paths: SweepPaths, command: str) -> Write:
@@ -125,10 +146,12 @@ def launch(
     altered: bool = False,
     policy: Policy = AT_SUBMIT_POLICY,
     cells: Sequence[Cell] | None = None,
+    plan: Plan | None = None,
 ) -> int:
     """Write the change, run what is to run and report. The caller holds the runner lock.
 
-    `cells` are the runs that prompts and models are prepared for; None: those on disk that are to run.
+    `cells` are the runs that prompts and models are prepared for, `plan` those that are to be started; None:
+    those on disk that are to run.
 
     Writes nothing where nothing is `altered` and nothing is to run.
     """
@@ -136,6 +159,8 @@ def launch(
     if altered or work.todo or work.running:
         if settings.site is None:
             _refuse_beside_slurm(paths, work)
+        else:
+            _ask_first(paths, work, plan or on_disk(paths), settings, console)
         prefetch(paths, cells_on_disk(paths, work.todo) if cells is None else cells, console)
         snapshot = take_snapshot(paths)
         write(snapshot.provenance)
@@ -152,6 +177,16 @@ def launch(
     say(console, *unfinished_lines(paths, sweep, result.unfinished, interrupted=False))
     say(console, *next_lines(paths, work.statuses, synced=False))
     return result.exit_code
+
+
+def _ask_first(paths: SweepPaths, work: Work, plan: Plan, settings: Settings, console: Console) -> None:
+    from launcher.slurm.ask import ask_first
+    from launcher.slurm.site import load_site
+
+    assert settings.site is not None
+    runs = plan.runs(work)
+    if runs:
+        ask_first(paths, runs, work, plan.figures, load_site(settings.site), settings, console)
 
 
 def _refuse_beside_slurm(paths: SweepPaths, work: Work) -> None:

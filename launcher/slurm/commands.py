@@ -39,6 +39,7 @@ TRANSIENT = (
     "slurm_persist_conn",
 )
 """What a controller or database says, or has said for it, that is busy or away."""
+UNDELIVERED = ("Unable to contact slurm controller (connect failure)", "Connection refused")
 ROOM = (
     "QOSMaxSubmitJob",
     "QOSMaxJobs",
@@ -61,6 +62,11 @@ class SlurmError(RuntimeError):
 class NoAnswer(SlurmError):  # noqa: N818 - says what it is
     """The controller or the database did not answer; what was asked may or may not have happened."""
 
+    @property
+    def undelivered(self) -> bool:
+        """Whether the controller cannot have heard of it."""
+        return any(words in str(self) for words in UNDELIVERED)
+
 
 class Refused(SlurmError):  # noqa: N818 - says what it is
     """sbatch made no job."""
@@ -70,6 +76,8 @@ class Refused(SlurmError):  # noqa: N818 - says what it is
         self.reason = reason
         self.room = any(words in reason for words in ROOM)
         """Whether fewer tasks, or the same ones later, may be taken."""
+        self.away = any(words in reason for words in UNDELIVERED)
+        """Whether there was nobody to refuse."""
 
 
 @dataclass(frozen=True, slots=True)

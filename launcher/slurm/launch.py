@@ -21,7 +21,7 @@ NOT_ALL_SENT = 3
 """Exit code where runs wait for room in Slurm, or Slurm did not answer: repeat the command."""
 
 
-def adopt_jobs(paths: SweepPaths, console: Console) -> int:
+def settle(paths: SweepPaths, console: Console) -> int:
     """Settle what an earlier command left open; the exit code where Slurm cannot be asked, else 0."""
     try:
         say(console, *adopt(paths, Slurm()))

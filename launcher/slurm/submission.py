@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from launcher.ledger import SLURM, LedgerWriter, new_token, read_ledger
 from launcher.slurm.commands import NoAnswer, Refused, Slurm
@@ -137,6 +138,8 @@ class _Submission:
             try:
                 self._submit(part)
             except Refused as refused:
+                if refused.away:
+                    return list(array.tasks), refused.reason
                 if not refused.room:
                     raise UserError(self._refusal(refused.reason)) from None
                 reason, size = refused.reason, len(part.tasks) // 2
@@ -159,15 +162,26 @@ class _Submission:
         self._chunk += 1
         self._ledger.sending(name, array.tasks)
         try:
-            job = self._slurm.submit(arguments, script)
+            job = self._call(name, arguments, script)
         except Refused as refused:
             self._ledger.refused(name, refused.reason)
             raise
-        except NoAnswer as fault:
-            job = self._ask(name, fault)
         self._ledger.accepted(name, job)
         runs = self.jobs[job] = sum(map(len, array.tasks))
         self._say(f"job {job}: {runs} runs in {len(array.tasks)} tasks")
+
+    def _call(self, name: str, arguments: Sequence[str], script: Path) -> str:
+        """Submit the job; called again only where the controller cannot have heard of it."""
+        for pause in (*PAUSES, None):
+            try:
+                return self._slurm.submit(arguments, script)
+            except NoAnswer as fault:
+                if not fault.undelivered:
+                    return self._ask(name, fault)
+                if pause is None:
+                    raise Refused(str(fault)) from None
+                time.sleep(pause)
+        raise AssertionError("the last call returns or raises")
 
     def _ask(self, name: str, fault: NoAnswer) -> str:
         """The id of a job whose submission was not answered; raises `NoAnswer` when it does not show up.

@@ -59,6 +59,8 @@ def task_state(
         if found is not None:
             return found
         evidence = None  # the task goes on with other runs
+    elif evidence is not None and evidence.word not in STATES:
+        return TaskState(JobState.UNKNOWN, detail=_not_known("sacct", evidence.word), node=node)
     elif evidence is not None and STATES.get(evidence.word, UNKNOWN)[0] in NOT_OVER:
         evidence = None  # accounting has not heard of its end, and may never
     gone = evidence is None and (own is None or own.left is None)
@@ -76,8 +78,12 @@ def _in_queue(evidence: Evidence, own: AttemptRecord | None) -> TaskState | None
         return None
     detail = evidence.reason if job == JobState.QUEUED else None
     if evidence.word not in STATES:
-        detail = f"squeue says {evidence.word}, which this version does not know"
+        detail = _not_known("squeue", evidence.word)
     return TaskState(job or JobState.UNKNOWN, None, detail, evidence.nodes, evidence.time_left)
+
+
+def _not_known(command: str, word: str) -> str:
+    return f"{command} says {word}, which this version does not know"
 
 
 def _last_sign(task: SlurmTask, own: AttemptRecord | None, state: RunState | None) -> float:
