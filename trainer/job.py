@@ -64,7 +64,7 @@ def _run(attempt: Attempt, paths: RunPaths, config: RunConfig, budget: Budget) -
         engine.restore(attempt.number - 1, lambda text: print(text, flush=True))
         _drop_summary_beyond(engine.step, paths)
         attempt.last_beat = (time.monotonic(), engine.step, 0)  # restored updates count for no speed
-        with Journals(paths.folder, JOURNALS) as journals:
+        with Journals(paths.folder, JOURNALS, attempt.fence) as journals:
             _train(attempt, engine, journals)
         attempt.fence()
         write_json(paths.summary, _summary(paths, engine).model_dump(mode="json"))

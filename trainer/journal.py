@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 
 class Journals:
-    """The open journals of one attempt, by name (`metrics` writes metrics.jsonl)."""
+    """The open journals of one attempt, by name (`metrics` writes metrics.jsonl).
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
+    `fence` is called right before each line; what it raises leaves the line unwritten.
+    """
+
+    def __init__(
+        self, folder: Path, names: tuple[str, ...], fence: Callable[[], None] = lambda: None
+    ) -> None:
+        self._fence = fence
         self._files: dict[str, BinaryIO] = {
             name: (folder / f"{name}.jsonl").open("ab", buffering=0) for name in names
         }
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """Hand one line to the kernel; a kill of this process can no longer lose it."""
+        self._fence()
         self._files[name].write((json.dumps(line, allow_nan=False) + "\n").encode())
 
     def sync(self) -> dict[str, int]:

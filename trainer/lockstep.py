@@ -143,7 +143,6 @@ class Lockstep:
         spread = 1 - self.config.task.wrong_reward
         self.detector.update(metrics.accuracy, None if error is None else error / spread)
         self.lag = metrics.lag_mean
-        self.fence()
         journals.append("metrics", finite(asdict(metrics)))
         self.supply.usage.close_update(self.step)
         self.step += 1

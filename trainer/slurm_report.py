@@ -105,7 +105,7 @@ def why_asked(
 
 
 class Question:
-    """One call of scontrol, under way, which the signals in `ignored` do not end: they go to the whole step."""
+    """One call of scontrol, under way; the signals in `ignored`, sent to the whole step, do not end it."""
 
     def __init__(
         self, job: str, ignored: Iterable[signal.Signals], environment: Mapping[str, str] = os.environ
