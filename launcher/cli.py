@@ -243,17 +243,28 @@ def resume(
 @app.command()
 def status(
     sweep: SweepName,
+    words: Selectors = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again and again until nothing runs or waits.")
+    ] = False,
     format: Annotated[Format, typer.Option("--format", "-f", help="Form of the answer.")] = Format.TABLE,
     outputs: Outputs = Path("outputs"),
 ) -> None:
-    """Show the job state and the outcome of every run. Writes nothing."""
+    """Show the job state and the outcome of every run, how fast it goes, what is left. Writes nothing."""
     from launcher.status import print_status, status_json
+    from launcher.watch import watch as show
 
     paths = _find(sweep, outputs)
+    if watch and format == Format.JSON:
+        raise UserError(
+            "--watch and --format=json exclude each other: JSON is one answer, repeat the command"
+        )
+    if watch:
+        raise typer.Exit(show(paths, _console(), words or ()))
     if format == Format.JSON:
-        print(status_json(paths))
+        print(status_json(paths, words or ()))
     else:
-        print_status(paths, _console())
+        print_status(paths, _console(), words or ())
 
 
 @app.command()

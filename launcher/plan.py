@@ -72,12 +72,13 @@ def _table(grid: Grid, changes: Changes, work: Work, todo: Mapping[str, int]) ->
     axes = changes.sweep.axes
     wide = [field for field in axes if len(axes[field]) > 1] or ["seed"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("run", *map(axis_label, wide), "on disk", "updates to do"):
+    for heading in ("#", "run", *map(axis_label, wide), "on disk", "updates to do"):
         table.add_column(heading)
-    for cell, entry in list(zip(grid.cells, changes.sweep.cells, strict=True))[:MOST_ROWS]:
+    cells = list(zip(grid.cells, changes.sweep.cells, strict=True))[:MOST_ROWS]
+    for index, (cell, entry) in enumerate(cells):
         status = work.statuses[cell.run_id]
         disk = "new" if cell.run_id in new else str(status.outcome or status.job)
         count = str(todo.get(cell.run_id, "wait" if status.job == JobState.RUNNING else "-"))
         values = [value_text(entry.values.get(field)) for field in wide]
-        table.add_row(cell.run_id, *values, disk, count)
+        table.add_row(str(index), cell.run_id, *values, disk, count)
     return table

@@ -136,7 +136,7 @@ def _plain(text: str) -> str:
 
 
 PROPERTIES: Mapping[str, tuple[Callable[[RunStatus], str], Mapping[str, str]]] = {
-    "state": (_state, {_plain(state): state for state in JobState} | {"waiting": JobState.WAITING}),
+    "state": (_state, {_plain(state): state for state in JobState} | {"waiting for room": JobState.WAITING}),
     "outcome": (_outcome, {_plain(item): item for item in [*Outcome, NONE]}),
     "class": (_class, {_plain(item): item for item in [*Failure, NONE]} | {**FAILURES}),
 }

@@ -5,11 +5,13 @@ Two axes are never mixed: `JobState` says what happened to the job, `Outcome` wh
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainer.attempts import Exit as Exit
 from trainer.budget import Budget
@@ -269,7 +271,16 @@ def read_budget(paths: RunPaths) -> Budget:
     data = read_json(paths.budget)
     if data is None:
         raise UserError(f"{paths.budget} is missing: submit the sweep again to write it")
-    return parse(Budget, data, where=str(paths.budget))
+    try:
+        return _budget(json.dumps(data))
+    except ValidationError:
+        return parse(Budget, data, where=str(paths.budget))  # the same fault, explained
+
+
+@lru_cache(maxsize=256)
+def _budget(text: str) -> Budget:
+    """Most runs of a sweep have equal budgets, and checking one costs more than reading it."""
+    return Budget.model_validate(json.loads(text))
 
 
 def write_budget(paths: RunPaths, budget: Budget) -> None:
