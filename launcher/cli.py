@@ -96,6 +96,10 @@ def submit(
     executor: Executor = None,
     jobs: Jobs = None,
     max_gpu_hours: MaxGpuHours = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="With --site: write scripts and configs, print what would be sent."),
+    ] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
     """Run a grid: what never ran, was interrupted or was killed. Repeat it to continue."""
@@ -103,6 +107,11 @@ def submit(
     from launcher.submit import submit as run
 
     grid = load_grid(overrides or [], config_dir)
+    if dry_run:
+        from launcher.slurm.dry_run import dry_run as write
+
+        settings = _settings(executor, jobs, wait, site, yes, max_gpu_hours)
+        raise typer.Exit(write(grid, name, outputs, settings, _console()))
     raise typer.Exit(
         run(grid, name, outputs, _settings(executor, jobs, wait, site, yes, max_gpu_hours), _console())
     )

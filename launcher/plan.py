@@ -43,7 +43,22 @@ def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, consol
         "",
         _cost(paths, grid, work, todo, settings),
     )
+    if settings.site is not None:
+        _for_site(paths, grid, changes, work, settings, console)
     return 0
+
+
+def _for_site(
+    paths: SweepPaths, grid: Grid, changes: Changes, work: Work, settings: Settings, console: Console
+) -> None:
+    """What a submission to Slurm would check first, and what it would cost there."""
+    from launcher.slurm.ask import cost, cost_line, findings
+    from launcher.slurm.site import load_site
+
+    assert settings.site is not None
+    site, runs = load_site(settings.site), of_grid(grid, changes).runs(work)
+    say(console, f"on {settings.site}: {cost_line(cost(paths, runs, work, grid.cost, site))}")
+    findings(paths, runs, site, console)
 
 
 def _cost(paths: SweepPaths, grid: Grid, work: Work, todo: Mapping[str, int], settings: Settings) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
@@ -14,6 +14,7 @@ from launcher.slurm.site import load_site
 from launcher.slurm.submission import Order, adopt, send
 from launcher.snapshot import Snapshot
 from launcher.submit import Settings, Work
+from trainer.config import RunConfig
 from trainer.record import SweepFile, SweepPaths, read_config
 
 DAY = 86_400.0
@@ -46,8 +47,7 @@ def send_to_slurm(
     """Send the runs of `work`, highest rate first. Returns the exit code."""
     assert settings.site is not None
     configs = {run: read_config(paths.run(run)) for run in work.todo}
-    # what collapses, collapses early at high rates: the most telling runs go first
-    first = sorted(work.todo, key=lambda run: configs[run].learning_rate, reverse=True)
+    first = highest_rate_first(work.todo, configs)
     order = Order(
         paths=paths,
         runs=first,
@@ -72,6 +72,11 @@ def send_to_slurm(
         )
     say(console, f"watch:      grposweep status {quoted(paths)} --watch")
     return NOT_ALL_SENT if sent.waiting else 0
+
+
+def highest_rate_first(runs: Iterable[str], configs: Mapping[str, RunConfig]) -> list[str]:
+    """What collapses does so early at high rates: the most telling runs go first."""
+    return sorted(runs, key=lambda run: configs[run].learning_rate, reverse=True)
 
 
 def failed_nodes(work: Work, runs: Iterable[str]) -> list[str]:
