@@ -1,4 +1,4 @@
-"""Answers of Slurm's commands, read. Pure functions; tests/slurm_answers has what real ones print."""
+"""Answers of Slurm's commands, read. Pure functions; tests/test_slurm_answers.py has what real ones print."""
 
 from __future__ import annotations
 
