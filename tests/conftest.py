@@ -3,8 +3,9 @@
 import signal
 
 from tests.cluster_fixture import slurm_cluster, slurm_cluster_without_accounting
+from tests.fake_slurm_fixture import fake_slurm
 
-__all__ = ["slurm_cluster", "slurm_cluster_without_accounting"]
+__all__ = ["fake_slurm", "slurm_cluster", "slurm_cluster_without_accounting"]
 
 # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and processes inherit that; tests
 # send both.

@@ -1,90 +1,89 @@
-"""A stand-in for Slurm on PATH: `tests/fake_slurm/fake_slurm.py` says what it can do."""
-
-from __future__ import annotations
+"""Fake commands of Slurm on the path, over a cluster in a folder: fixture `fake_slurm`."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-COMMANDS = Path(__file__).parent / "fake_slurm"
-sys.path.append(str(COMMANDS))
-import fake_slurm  # noqa: E402
+import pytest
+
+from tests.fake_slurm.cluster import Folder, change
+
+BIN = Path(__file__).parent / "fake_slurm" / "bin"
+PROGRAM = BIN.parent / "cluster.py"
 
 
 @dataclass(frozen=True)
 class FakeSlurm:
-    """A cluster that does nothing by itself."""
+    """The cluster of the fake commands; what may go wrong is in `tests.fake_slurm.cluster.Folder`."""
 
     folder: Path
 
     @property
-    def environment(self) -> dict[str, str]:
-        """To be added to that of a process."""
-        path = os.pathsep.join([str(COMMANDS), os.environ["PATH"]])
-        return {"FAKE_SLURM": str(self.folder), "PATH": path, "SLURM_CONF": "the cluster's"}
+    def env(self) -> dict[str, str]:
+        """For processes that are to use it."""
+        return os.environ | self._variables()
 
-    def fail(self, **faults: Any) -> None:
-        """Set faults, in place of those there were."""
-        (self.folder / "faults.json").write_text(json.dumps(faults))
+    def _variables(self) -> dict[str, str]:
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        return {"FAKE_SLURM": str(self.folder), "FAKE_SLURM_PYTHON": sys.executable, "PATH": path}
+
+    def fail(self, command: str, stderr: str, call: int | None = None, **more: Any) -> None:
+        """Let a call of a command fail: the `call`-th, or the next; `times`, `code`, `queued`, `sleep`."""
+        with self._state.locked():
+            faults = self._state.read("faults.json")
+            faults.setdefault("calls", []).append({"command": command, "call": call, "stderr": stderr} | more)
+            self._state.write("faults.json", faults)
+
+    def set(self, **settings: Any) -> None:
+        """Settings of the cluster: accounting, accounting_from, max_submit, max_array_size, …"""
+        with self._state.locked():
+            self._state.write("faults.json", self._state.read("faults.json") | settings)
+
+    def say(self, job: str, word: str, **more: Any) -> None:
+        """Let Slurm say of a task: its word; reason, code ("1:0"), nodes, left."""
+        with self._state.locked():
+            said = self._state.read("states.json")
+            self._state.write("states.json", said | {job: {"word": word} | more})
+
+    def requeue(self, job: str) -> None:
+        with self._state.locked():
+            change(self._state, job, requeue=True)
+
+    @property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Array id → job: name, script, environment, tasks."""
+        return self._state.read("jobs.json")
 
     def calls(self, command: str) -> list[dict[str, Any]]:
-        path = self.folder / "calls.jsonl"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return [line for line in lines if line["command"] == command]
+        """Calls of a command so far: argv, env, script."""
+        file = self.folder / "calls.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [call for line in lines if (call := json.loads(line))["command"] == command]
 
-    def tasks(self) -> dict[str, str]:
-        """Task → state word."""
-        with self._cluster() as state:
-            return {
-                f"{job}_{index}": task["word"]
-                for job, entry in state["jobs"].items()
-                for index, task in entry["tasks"].items()
-            }
+    def start(self, job: str) -> "subprocess.Popen[bytes]":
+        """Start the script of a task, `17_3`, in the background."""
+        words = [sys.executable, "-S", str(PROGRAM), "run-task", job]
+        return subprocess.Popen(words, env=self.env, stdin=subprocess.DEVNULL)
 
-    def jobs(self) -> dict[str, dict[str, Any]]:
-        with self._cluster() as state:
-            found: dict[str, dict[str, Any]] = state["jobs"]
-            return found
+    def run(self, job: str, timeout: float = 120) -> int:
+        """Run the script of a task, or one after the other those of an array; the last exit code."""
+        names = [job] if "_" in job else [f"{job}_{index}" for index in self.jobs[job]["tasks"]]
+        return [self.start(name).wait(timeout) for name in names][-1]
 
-    def set_task(self, task: str, word: str, **fields: Any) -> None:
-        """Give a task another state: `set_task("3_0", "FAILED", exit="1:0", nodes="n3")`."""
-        job, _, index = task.partition("_")
-        with self._cluster() as state:
-            state["jobs"][job]["tasks"][index] = {"word": word, **fields}
+    @property
+    def _state(self) -> Folder:
+        return Folder(self.folder)
 
-    def run_task(self, task: str, **environment: str) -> int:
-        """Run a task's script here, as its job; returns its exit code and leaves it COMPLETED or FAILED."""
-        job, _, index = task.partition("_")
-        entry = self.jobs()[job]
-        self.set_task(task, "RUNNING", nodes="n1")
-        variables = {
-            **os.environ,
-            **self.environment,
-            "SLURM_JOB_ID": str(900 + int(index)),
-            "SLURM_ARRAY_JOB_ID": job,
-            "SLURM_ARRAY_TASK_ID": index,
-            "SLURM_RESTART_COUNT": "0",
-            "SLURMD_NODENAME": "n1",
-            **environment,
-        }
-        # a step is a process like another; the first words of the profile's interpreter follow srun's flags
-        output = Path(entry["output"].replace("%a", index).replace("%%", "%"))
-        with output.open("ab") as log:
-            done = subprocess.run(
-                ["bash", entry["script"]], env=variables, stdout=log, stderr=subprocess.STDOUT, check=False
-            )
-        code = done.returncode
-        if self.tasks()[task] == "RUNNING":
-            self.set_task(task, "FAILED" if code else "COMPLETED", exit=f"{code}:0", nodes="n1")
-        return code
 
-    @contextmanager
-    def _cluster(self) -> Iterator[dict[str, Any]]:
-        with fake_slurm.cluster(self.folder) as state:
-            yield state
+@pytest.fixture
+def fake_slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """Fake commands first on the path of this process, with an empty cluster."""
+    fake = FakeSlurm(tmp_path_factory.mktemp("fake slurm"))
+    for name, value in fake._variables().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return fake

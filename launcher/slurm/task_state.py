@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from launcher.failures import Failure, classify
 from launcher.ledger import SlurmTask
-from launcher.slurm.evidence import STATES, Evidence, Observation
+from launcher.slurm.evidence import SETTLING as SETTLING
+from launcher.slurm.evidence import STATES, Evidence, Observation, after_queue, queue_state
 from trainer.attempts import AttemptRecord
 from trainer.record import JobState, RunState
 
 NOT_OVER = (JobState.QUEUED, JobState.RUNNING, JobState.FINISHING)
 UNKNOWN = (JobState.UNKNOWN, None)
-SETTLING = 30.0
-"""Seconds for which a job that left the queue may be unknown to accounting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +58,25 @@ def task_state(
         if found is not None:
             return found
         evidence = None  # the task goes on with other runs
-    elif evidence is not None and evidence.word not in STATES:
-        return TaskState(JobState.UNKNOWN, detail=_not_known("sacct", evidence.word), node=node)
     elif evidence is not None and STATES.get(evidence.word, UNKNOWN)[0] in NOT_OVER:
         evidence = None  # accounting has not heard of its end, and may never
     gone = evidence is None and (own is None or own.left is None)
-    if gone and now - _last_sign(task, own, state) < SETTLING:
+    if gone and after_queue(_last_sign(task, own, state), now) == JobState.FINISHING:
         return TaskState(JobState.FINISHING, node=node)
     job, failure, detail = classify(evidence, own, state if own else None, texts())
-    return TaskState(job, failure, detail, (evidence.nodes if evidence else None) or node)
+    return TaskState(job, failure, detail or None, (evidence.nodes if evidence else None) or node)
 
 
 def _in_queue(evidence: Evidence, own: AttemptRecord | None) -> TaskState | None:
     """State of a run whose task squeue shows; None when the run itself has ended and others go on."""
-    job, _ = STATES.get(evidence.word, UNKNOWN)
+    job = queue_state(evidence)
     over = own is not None and own.left is not None and not own.left.get("requeue")
     if over and job == JobState.RUNNING:
         return None
     detail = evidence.reason if job == JobState.QUEUED else None
     if evidence.word not in STATES:
-        detail = _not_known("squeue", evidence.word)
-    return TaskState(job or JobState.UNKNOWN, None, detail, evidence.nodes, evidence.time_left)
-
-
-def _not_known(command: str, word: str) -> str:
-    return f"{command} says {word}, which this version does not know"
+        detail = f"squeue says {evidence.word}, which this version does not know"
+    return TaskState(job, None, detail, evidence.nodes, evidence.time_left)
 
 
 def _last_sign(task: SlurmTask, own: AttemptRecord | None, state: RunState | None) -> float:
