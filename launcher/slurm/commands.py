@@ -133,7 +133,8 @@ class Slurm:
             listed = self._accounting(words)
             return None if listed is None else accounting_answer(listed)
         except (NoAnswer, Unreadable) as fault:
-            self.no_accounting = f"accounting does not answer: {fault}"
+            last = str(fault).rpartition("; ")[2]
+            self.no_accounting = f"accounting does not answer ({last})"
             return None
 
     def submitted_count(self) -> int:

@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -305,53 +304,11 @@ def scancel(folder: Folder, arguments: list[str]) -> str:
     return ""
 
 
-def srun(arguments: list[str]) -> int:
-    """Run the step's command here."""
-    while arguments and arguments[0].startswith("-"):
-        arguments = arguments[1:]
-    os.execvp(arguments[0], arguments)
-
-
-def run_task(folder: Folder, job: str) -> int:
-    """Run a task's script as its node would; its exit code."""
-    array, _, index = job.partition("_")
-    with folder.locked():
-        found = folder.read("jobs.json")[array]
-        change(folder, job, word="RUNNING", nodes="n1", reason=None)
-    restarts = found["tasks"][index].get("restarts", 0)
-    own = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index, "SLURMD_NODENAME": "n1"}
-    own |= {"SLURM_JOB_ID": str(1000 * int(array) + int(index))}
-    own |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
-    output = found["output"].replace("%A", array).replace("%a", index).replace("%%", "%")
-    script = folder.path / f"{job}.sh"
-    script.write_text(found["script"])
-    with (Path(found["folder"]) / output).open("ab") as file:
-        code = subprocess.run(
-            ["/bin/bash", str(script)],
-            cwd=found["folder"],
-            env=found["environment"] | own,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
-    with folder.locked():
-        task = folder.read("jobs.json")[array]["tasks"][index]
-        if task["word"] == "RUNNING":  # neither requeued nor cancelled
-            how = f"0:{-code}" if code < 0 else f"{code}:0"
-            change(folder, job, word="COMPLETED" if code == 0 else "FAILED", code=how)
-    return code
-
-
 COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scontrol": scontrol, "scancel": scancel}
 
 
 def main(command: str, arguments: list[str]) -> int:
     folder = Folder(Path(os.environ["FAKE_SLURM"]))
-    if command == "srun":
-        return srun(arguments)
-    if command == "run-task":
-        return run_task(folder, arguments[0])
     with folder.locked():
         script = Path(arguments[-1]) if command == "sbatch" and arguments else None
         text = script.read_text() if script is not None and script.is_file() else None
