@@ -137,7 +137,7 @@ def classify(
     said = state.error if state is not None and state.state == "failed" else None
     if not said or failure not in (Failure.EXCEPTION, Failure.CONFIG):
         said = None
-    reason = said or _reason(evidence, left, failure)
+    reason = said or _reason(evidence, left, failure, attempt is not None)
     lines = [reason, _hint(evidence, failure), "" if said else text]
     return JOBS[failure], failure, "\n".join(filter(None, lines))
 
@@ -213,8 +213,8 @@ def _hint(evidence: Evidence | None, failure: Failure) -> str:
     return HINTS.get(failure, "")
 
 
-def _reason(evidence: Evidence | None, left: Any, failure: Failure) -> str:
-    """One sentence on what is known."""
+def _reason(evidence: Evidence | None, left: Any, failure: Failure, begun: bool) -> str:
+    """One sentence on what is known; `begun`: an attempt was made."""
     parts = []
     if evidence is not None:
         by = f" {evidence.reason}" if evidence.reason else ""
@@ -228,8 +228,12 @@ def _reason(evidence: Evidence | None, left: Any, failure: Failure) -> str:
         parts.append(f"the trainer {how}{asked}")
     if parts:
         return "; ".join(parts)
+    if failure != Failure.LOST:
+        return "its job is gone from Slurm; its output tells"
     lost = "its job is gone from Slurm, and neither accounting nor the run says how it ended"
-    return lost if failure == Failure.LOST else "its job is gone from Slurm; its output tells"
+    return (
+        lost if begun else f"{lost} (one task of an array that is cancelled while it waits leaves no trace)"
+    )
 
 
 def _exit(evidence: Evidence) -> str:

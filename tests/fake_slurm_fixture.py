@@ -13,7 +13,7 @@ import pytest
 from tests.fake_slurm.cluster import Folder, change
 
 BIN = Path(__file__).parent / "fake_slurm" / "bin"
-PROGRAM = BIN.parent / "cluster.py"
+RUN = BIN.parent / "run.py"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FakeSlurm:
 
     def start(self, job: str) -> "subprocess.Popen[bytes]":
         """Start the script of a task, `17_3`, in the background."""
-        words = [sys.executable, "-S", str(PROGRAM), "run-task", job]
+        words = [sys.executable, "-S", str(RUN), "task", job]
         return subprocess.Popen(words, env=self.env, stdin=subprocess.DEVNULL)
 
     def run(self, job: str, timeout: float = 120) -> int:

@@ -57,6 +57,10 @@ def test_the_queue_of_a_real_cluster_is_read():
     assert len(jobs) == 6
     with pytest.raises(Unreadable, match="has not 5 fields"):
         queue_answer("17_0 RUNNING\n")
+    steps = queue_answer(answer("35_[0-198:3]|PENDING|JobHeldUser||1:00:00\n"))
+    assert set(steps) == {f"35_{task}" for task in range(0, 199, 3)}
+    with pytest.raises(Unreadable, match="cannot be told"):  # some would look as if they had left
+        queue_answer(answer("31_[1-2,4-5,...]|PENDING|JobHeldUser||1:00:00\n"))
 
 
 def test_accounts_of_a_real_cluster_are_read():

@@ -18,12 +18,17 @@ class Unreadable(ValueError):  # noqa: N818 - says what it is
 
 
 def queue_answer(text: str) -> dict[str, Evidence]:
-    """What squeue says, by job: `17_3`. Raises `Unreadable`."""
+    """What squeue says, by job: `17_3`. Raises `Unreadable`.
+
+    Waiting tasks share a line, `17_[0-9:3]`, and are told apart here: `squeue --array` of Slurm 22.05 forgets
+    the last one where they are in steps (17_9).
+    """
     jobs = {}
     for line in text.splitlines():
-        job, word, reason, nodes, left = _fields(line, 5)
+        name, word, reason, nodes, left = _fields(line, 5)
         because = None if reason in ("None", "") else reason
-        jobs[job] = Evidence(word, True, because, nodes=nodes or None, time_left=seconds(left))
+        evidence = Evidence(word, True, because, nodes=nodes or None, time_left=seconds(left))
+        jobs.update(dict.fromkeys(task_names(name), evidence))
     return jobs
 
 
@@ -59,13 +64,17 @@ def _ended(state: str, code: str, nodes: str) -> Evidence:
 
 
 def task_names(name: str) -> Iterator[str]:
-    """Every job of sacct's name for one or several tasks of an array.
+    """Every job in the name that squeue or sacct gives one or several tasks of an array.
+
+    Raises `Unreadable` for a name that is cut off.
 
     >>> list(task_names("17_[0-2,5,6-10:2%4]")), list(task_names("17_3")), list(task_names("17"))
     (['17_0', '17_1', '17_2', '17_5', '17_6', '17_8', '17_10'], ['17_3'], ['17'])
     """
     found = re.fullmatch(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]", name)
     if found is None:
+        if "[" in name:
+            raise Unreadable(f"the tasks in {name!r} cannot be told")
         yield name
         return
     for part in found[2].split(","):

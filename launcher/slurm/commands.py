@@ -107,7 +107,7 @@ class Slurm:
 
         Raises `NoAnswer`. All are asked for, as squeue fails for an id that it has forgotten.
         """
-        words = ["squeue", "--noheader", "--array", "--me", f"--format={QUEUE_FORMAT}"]
+        words = ["squeue", "--noheader", "--me", f"--format={QUEUE_FORMAT}"]
         try:
             jobs = queue_answer(self._ask(words))
         except Unreadable as fault:
@@ -133,12 +133,13 @@ class Slurm:
             listed = self._accounting(words)
             return None if listed is None else accounting_answer(listed)
         except (NoAnswer, Unreadable) as fault:
-            self.no_accounting = f"accounting does not answer: {fault}"
+            last = str(fault).rpartition("; ")[2]
+            self.no_accounting = f"accounting does not answer ({last})"
             return None
 
     def submitted_count(self) -> int:
         """Tasks of this user in the queue, arrays expanded. Raises `NoAnswer`."""
-        return len(self._ask(["squeue", "--noheader", "--array", "--me", "--format=%i"]).split())
+        return len(self.queue())
 
     def limits(self) -> Limits:
         """Raises `NoAnswer`, or `UserError` where the cluster takes no arrays."""

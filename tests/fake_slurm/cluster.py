@@ -17,7 +17,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -157,26 +156,31 @@ def _indices(spec: str) -> list[int]:
 
 
 def squeue(folder: Folder, arguments: list[str]) -> str:
-    """Of the formats only %i %F %T %r %N %L %j; collapsed arrays are not told apart from expanded ones."""
+    """Of the formats only %i %F %T %r %N %L %j."""
     form = option(arguments, "--format", "-o") or "%i %T"
     name, everything = option(arguments, "--name", "-n"), option(arguments, "--states", "-t") == "all"
-    lines = []
+    rows: list[tuple[str, bool, tuple[str, ...]]] = []
+    letters = re.findall(r"%(\w)", form)
     for job, owner, task in folder.tasks():
         if (task["word"] in OVER and not everything) or (name and owner["name"] != name):
             continue
-        runs = task["word"] not in ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+        waits = task["word"] in ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
         fields = {
-            "i": job,
             "F": job.partition("_")[0],
             "T": task["word"],
-            "r": task.get("reason") if not runs or "reason" in task else "None",
-            "N": task.get("nodes", "n1") if runs else "",
-            "L": task.get("left", "59:58" if runs else "1:00:00"),
+            "r": task.get("reason") or ("Priority" if waits else "None"),
+            "N": "" if waits else task.get("nodes", "n1"),
+            "L": task.get("left", "1:00:00" if waits else "59:58"),
             "j": owner["name"],
         }
-        if not runs and task.get("reason") is None:
-            fields["r"] = "Priority"
-        lines.append(re.sub(r"%(\w)", lambda found, fields=fields: str(fields[found[1]]), form))
+        joined = waits and not task.get("restarts") and "--array" not in arguments and "-r" not in arguments
+        rows.append((job, joined, tuple(fields.get(letter, "") for letter in letters)))
+    lines = []
+    for job, values in joined_tasks(rows):
+        line = form
+        for letter, value in zip(letters, values, strict=True):
+            line = line.replace(f"%{letter}", job if letter == "i" else value)
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -189,13 +193,16 @@ def sacct(folder: Folder, arguments: list[str]) -> str:
     between = option(arguments, "--delimiter") or "|"
     columns = (option(arguments, "--format", "-o") or "JobID,State").split(",")
     name, arrays = option(arguments, "--name"), (option(arguments, "--jobs", "-j") or "").split(",")
-    lines = []
+    rows: list[tuple[str, bool, tuple[str, ...]]] = []
     for job, owner, task in folder.tasks():
         if (name and owner["name"] != name) or (arrays != [""] and job.partition("_")[0] not in arrays):
             continue
-        earlier = task.get("earlier", []) if "-D" in arguments else []
-        lines += [(job, *_accounted(columns, record)) for record in (*earlier, task)]
-    return "\n".join(between.join(line) for line in _joined(lines))
+        if task.get("untold"):
+            continue
+        for record in (*(task.get("earlier", []) if "-D" in arguments else []), task):
+            values = _accounted(columns, record)
+            rows.append((job, "None assigned" in values, values))
+    return "\n".join(between.join((job, *values)) for job, values in joined_tasks(rows))
 
 
 def _accounted(columns: list[str], task: dict[str, Any]) -> tuple[str, ...]:
@@ -210,17 +217,31 @@ def _accounted(columns: list[str], task: dict[str, Any]) -> tuple[str, ...]:
     return tuple(fields[column] for column in columns if column != "JobID")
 
 
-def _joined(lines: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Tasks of an array that never left the queue share a line, as `17_[0-2,5]`."""
-    for (array, rest), group in itertools.groupby(
-        sorted(lines, key=lambda line: (line[0].partition("_")[0], line[1:])),
-        key=lambda line: (line[0].partition("_")[0], line[1:]),
-    ):
-        names = [line[0] for line in group]
-        if "None assigned" in rest:
-            yield (f"{array}_[{','.join(name.partition('_')[2] for name in names)}]", *rest)
+def joined_tasks(
+    rows: list[tuple[str, bool, tuple[str, ...]]],
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Rows (task, whether it never left the queue, what is said of it), of which those that never did share
+    one, `17_[0-2,5]`, cut off after 64 letters unless SLURM_BITSTR_LEN=0."""
+    groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for job, joined, values in rows:
+        array, _, index = job.partition("_")
+        if joined:
+            groups.setdefault((array, values), []).append(int(index))
         else:
-            yield from ((name, *rest) for name in names)
+            yield job, values
+    for (array, values), indices in groups.items():
+        yield f"{array}_[{_ranges(sorted(indices))}]", values
+
+
+def _ranges(indices: list[int]) -> str:
+    parts = []
+    for _, group in itertools.groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
+        run = [index for _, index in group]
+        parts.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}")
+    text = ",".join(parts)
+    if len(text) <= 64 or os.environ.get("SLURM_BITSTR_LEN") == "0":
+        return text
+    return text[:60].rpartition(",")[0] + ",..."
 
 
 def scontrol(folder: Folder, arguments: list[str]) -> str:
@@ -266,8 +287,10 @@ def change(folder: Folder, job: str, *, requeue: bool = False, **fields: Any) ->
             task.setdefault("earlier", []).append(old | {"word": "REQUEUED"})
             task |= {"word": "PENDING", "reason": "BeginTime", "submitted": time.time()}
             task["restarts"] = task.get("restarts", 0) + 1
-        elif fields.get("word") != "CANCELLED" or task["word"] not in OVER:
+        elif fields.get("word") != "CANCELLED":
             task |= fields
+        elif task["word"] not in OVER:
+            task |= fields | {"untold": fields["untold"] and task["word"] == "PENDING"}
     folder.write("jobs.json", jobs)
 
 
@@ -276,46 +299,9 @@ def scancel(folder: Folder, arguments: list[str]) -> str:
         if not job.startswith("-"):
             if not re.fullmatch(r"\d+(_\d+)?", job):
                 raise Failed(f"scancel: error: Invalid job id {job}")
-            change(folder, job, word="CANCELLED")
+            # one task that waits leaves no trace in accounting
+            change(folder, job, word="CANCELLED", untold="_" in job)
     return ""
-
-
-def srun(arguments: list[str]) -> int:
-    """Run the step's command here."""
-    while arguments and arguments[0].startswith("-"):
-        arguments = arguments[1:]
-    os.execvp(arguments[0], arguments)
-
-
-def run_task(folder: Folder, job: str) -> int:
-    """Run a task's script as its node would; its exit code."""
-    array, _, index = job.partition("_")
-    with folder.locked():
-        found = folder.read("jobs.json")[array]
-        change(folder, job, word="RUNNING", nodes="n1", reason=None)
-    restarts = found["tasks"][index].get("restarts", 0)
-    own = {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": index, "SLURMD_NODENAME": "n1"}
-    own |= {"SLURM_JOB_ID": str(1000 * int(array) + int(index))}
-    own |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
-    output = found["output"].replace("%A", array).replace("%a", index).replace("%%", "%")
-    script = folder.path / f"{job}.sh"
-    script.write_text(found["script"])
-    with (Path(found["folder"]) / output).open("ab") as file:
-        code = subprocess.run(
-            ["/bin/bash", str(script)],
-            cwd=found["folder"],
-            env=found["environment"] | own,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
-    with folder.locked():
-        task = folder.read("jobs.json")[array]["tasks"][index]
-        if task["word"] == "RUNNING":  # neither requeued nor cancelled
-            how = f"0:{-code}" if code < 0 else f"{code}:0"
-            change(folder, job, word="COMPLETED" if code == 0 else "FAILED", code=how)
-    return code
 
 
 COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scontrol": scontrol, "scancel": scancel}
@@ -323,10 +309,6 @@ COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scontrol": scon
 
 def main(command: str, arguments: list[str]) -> int:
     folder = Folder(Path(os.environ["FAKE_SLURM"]))
-    if command == "srun":
-        return srun(arguments)
-    if command == "run-task":
-        return run_task(folder, arguments[0])
     with folder.locked():
         script = Path(arguments[-1]) if command == "sbatch" and arguments else None
         text = script.read_text() if script is not None and script.is_file() else None
