@@ -28,11 +28,10 @@ def findings(paths: SweepPaths, runs: Sequence[Pending], site: SiteProfile, cons
     """Say what a user should know; raises `UserError` with everything that speaks against the runs."""
     pilot = read_pilot(paths)
     found = check(
-        [(run.config, run.budget) for run in runs],
+        {run.run_id: (run.config, run.budget) for run in runs},
         site,
         paths.folder,
         os.environ,
-        prepared=paths.prepared,
         checkpoint_seconds=None if pilot is None else pilot.checkpoint_seconds,
     )
     say(console, *found.notices)
