@@ -16,6 +16,7 @@ from launcher.messages import change_lines, say
 from launcher.pending import of_grid
 from launcher.pilot_record import read_pilot
 from launcher.progress import duration
+from launcher.slurm.site import load_site
 from launcher.submit import Settings, Work, find_work
 from launcher.sweep_folder import Changes, compare
 from sweeps.cost import estimate
@@ -28,21 +29,27 @@ MOST_ROWS = 60
 
 
 def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, console: Console) -> int:
-    """Print the cells, how they stand to what is on disk, and the estimated cost. Returns the exit code."""
+    """Print the cells, how they stand to what is on disk, and the estimated cost. Returns the exit code.
+
+    With a site, raises `UserError` with what `submit` would refuse the runs for.
+    """
     paths = sweep_paths(outputs, name or grid.name)
     changes = compare(paths, grid)
     changes.require_accepted()
+    site = None if settings.site is None else load_site(settings.site)
     work = find_work(paths, changes.sweep)
-    todo = {run.run_id: run.updates for run in of_grid(grid, changes).runs(work)}
+    runs = of_grid(grid, changes).runs(work)
+    todo = {run.run_id: run.updates for run in runs}
     say(console, *grid.notices, *change_lines(paths, changes), "")
     console.print(_table(grid, changes, work, todo))
     hidden = len(grid.cells) - MOST_ROWS
-    say(
-        console,
-        *([f"… and {hidden} more"] if hidden > 0 else []),
-        "",
-        _cost(paths, grid, work, todo, settings),
-    )
+    say(console, *([f"… and {hidden} more"] if hidden > 0 else []), "")
+    if site is None or not runs:
+        say(console, _cost(paths, grid, work, todo, settings))
+    else:
+        from launcher.slurm.ask import show
+
+        show(paths, runs, work, grid.cost, site, settings, console)
     return 0
 
 

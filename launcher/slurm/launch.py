@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
 from launcher.failures import Failure
 from launcher.messages import quoted, say
 from launcher.slurm.commands import NoAnswer, Slurm
-from launcher.slurm.site import load_site
+from launcher.slurm.site import full_name, load_site
 from launcher.slurm.submission import Order, adopt, send
 from launcher.snapshot import Snapshot
 from launcher.submit import Settings, Work
+from trainer.config import RunConfig
 from trainer.record import SweepFile, SweepPaths, read_config
 
 DAY = 86_400.0
@@ -46,14 +47,13 @@ def send_to_slurm(
     """Send the runs of `work`, highest rate first. Returns the exit code."""
     assert settings.site is not None
     configs = {run: read_config(paths.run(run)) for run in work.todo}
-    # what collapses, collapses early at high rates: the most telling runs go first
-    first = sorted(work.todo, key=lambda run: configs[run].learning_rate, reverse=True)
+    first = highest_rate_first(configs)
     order = Order(
         paths=paths,
         runs=first,
         configs=configs,
         site=load_site(settings.site),
-        site_name=settings.site,
+        site_name=full_name(settings.site),
         snapshot=snapshot,
         again={run: str(failure) for run in first if (failure := work.statuses[run].failure) is not None},
         exclude=failed_nodes(work, first),
@@ -72,6 +72,11 @@ def send_to_slurm(
         )
     say(console, f"watch:      grposweep status {quoted(paths)} --watch")
     return NOT_ALL_SENT if sent.waiting else 0
+
+
+def highest_rate_first(configs: Mapping[str, RunConfig]) -> list[str]:
+    """Runs in the order in which they start: what collapses at a high rate does so early, and tells most."""
+    return sorted(configs, key=lambda run: configs[run].learning_rate, reverse=True)
 
 
 def failed_nodes(work: Work, runs: Iterable[str]) -> list[str]:

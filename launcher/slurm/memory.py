@@ -65,7 +65,7 @@ class Memory:
 
 
 def model_size(config: RunConfig, prepared: Path | None = None) -> Size | None:
-    """Size of a run's model, None where it cannot be known yet; `prepared` is the sweep's folder of models."""
+    """Size of a run's model, None where it is not known yet; `prepared` is the sweep's folder of models."""
     vocab = vocabulary(config.task)
     found = shape(config.model, vocab, prepared)
     if found is None:
