@@ -98,9 +98,7 @@ def submit(
     max_gpu_hours: MaxGpuHours = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="With --site: write scripts and configs into SWEEP/dry-run, and send nothing."
-        ),
+        typer.Option("--dry-run", help="With --site: write scripts and configs, print what would be sent."),
     ] = False,
     outputs: Outputs = Path("outputs"),
 ) -> None:
@@ -108,17 +106,15 @@ def submit(
     from launcher.submit import load_grid
     from launcher.submit import submit as run
 
-    settings = _settings(executor, jobs, wait, site, yes, max_gpu_hours)
     grid = load_grid(overrides or [], config_dir)
     if dry_run:
-        if site is None:
-            raise UserError(
-                "--dry-run needs --site: runs on this machine have no scripts; see grposweep plan"
-            )
         from launcher.slurm.dry_run import dry_run as write
 
+        settings = _settings(executor, jobs, wait, site, yes, max_gpu_hours)
         raise typer.Exit(write(grid, name, outputs, settings, _console()))
-    raise typer.Exit(run(grid, name, outputs, settings, _console()))
+    raise typer.Exit(
+        run(grid, name, outputs, _settings(executor, jobs, wait, site, yes, max_gpu_hours), _console())
+    )
 
 
 @app.command()

@@ -16,7 +16,6 @@ from launcher.messages import change_lines, say
 from launcher.pending import of_grid
 from launcher.pilot_record import read_pilot
 from launcher.progress import duration
-from launcher.slurm.site import load_site
 from launcher.submit import Settings, Work, find_work
 from launcher.sweep_folder import Changes, compare
 from sweeps.cost import estimate
@@ -29,28 +28,37 @@ MOST_ROWS = 60
 
 
 def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, console: Console) -> int:
-    """Print the cells, how they stand to what is on disk, and the estimated cost. Returns the exit code.
-
-    With a site, raises `UserError` with what `submit` would refuse the runs for.
-    """
+    """Print the cells, how they stand to what is on disk, and the estimated cost. Returns the exit code."""
     paths = sweep_paths(outputs, name or grid.name)
     changes = compare(paths, grid)
     changes.require_accepted()
-    site = None if settings.site is None else load_site(settings.site)
     work = find_work(paths, changes.sweep)
-    runs = of_grid(grid, changes).runs(work)
-    todo = {run.run_id: run.updates for run in runs}
+    todo = {run.run_id: run.updates for run in of_grid(grid, changes).runs(work)}
     say(console, *grid.notices, *change_lines(paths, changes), "")
     console.print(_table(grid, changes, work, todo))
     hidden = len(grid.cells) - MOST_ROWS
-    say(console, *([f"… and {hidden} more"] if hidden > 0 else []), "")
-    if site is None or not runs:
-        say(console, _cost(paths, grid, work, todo, settings))
-    else:
-        from launcher.slurm.ask import show
-
-        show(paths, runs, work, grid.cost, site, settings, console)
+    say(
+        console,
+        *([f"… and {hidden} more"] if hidden > 0 else []),
+        "",
+        _cost(paths, grid, work, todo, settings),
+    )
+    if settings.site is not None:
+        _for_site(paths, grid, changes, work, settings, console)
     return 0
+
+
+def _for_site(
+    paths: SweepPaths, grid: Grid, changes: Changes, work: Work, settings: Settings, console: Console
+) -> None:
+    """What a submission to Slurm would check first, and what it would cost there; raises `UserError`."""
+    from launcher.slurm.ask import show
+    from launcher.slurm.site import load_site
+
+    assert settings.site is not None
+    site, runs = load_site(settings.site), of_grid(grid, changes).runs(work)
+    if runs:
+        show(paths, runs, work, grid.cost, site, settings, console, opening=f"on {settings.site}")
 
 
 def _cost(paths: SweepPaths, grid: Grid, work: Work, todo: Mapping[str, int], settings: Settings) -> str:

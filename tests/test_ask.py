@@ -101,7 +101,7 @@ def test_plan_with_a_site_says_what_submit_would_and_writes_nothing(home: Home) 
     assert (code, errors) == (0, "")
     assert "no run uses a GPU of this site" in output
     assert f"MLFLOW_TRACKING_URI={uri} is reached from this machine only" in output
-    assert "to submit: 6 runs, 120 updates; at most " in output
+    assert "on site.yaml: 6 runs, 120 updates; at most " in output
     assert "from the preset" in output
     assert home.files() == {"site.yaml"}
 
@@ -113,7 +113,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(home: Home, comm
     assert code == 2
     assert "error: cells_per_task=3 needs 3 GPUs in one task, and a node has gpus.per_node=2" in errors
     assert "error: mem_per_run=100M is too little for 6 runs" in errors
-    assert "to submit: 6 runs" in output
+    assert ": 6 runs, 120 updates; at most" in output
     assert not home.paths.sweep.exists()
     assert not (home.paths.folder / "dry-run").exists()
 
@@ -175,7 +175,7 @@ def test_a_dry_run_writes_what_would_be_sent_and_touches_nothing_else(home: Home
     assert (code, errors) == (0, "")
     target = home.paths.folder / "dry-run"
     assert {path for path in home.files() if not path.startswith("outputs/smoke/dry-run/")} == {"site.yaml"}
-    (script,) = target.glob("jobs/*/*.sh")
+    (script,) = target.glob("*.sh")
     (line,) = (line for line in output.splitlines() if line.startswith("sbatch "))
     words = shlex.split(line)
     assert words[-1] == str(script)
@@ -204,7 +204,7 @@ def test_a_second_dry_run_replaces_the_first(home: Home) -> None:
     )
     target = home.paths.folder / "dry-run"
     assert len(list(target.glob("runs/*"))) == 1
-    assert len(list(target.glob("jobs/*/*.sh"))) == 1
+    assert len(list(target.glob("*.sh"))) == 1
 
 
 def test_more_runs_than_an_array_holds(home: Home) -> None:

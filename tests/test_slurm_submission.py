@@ -453,3 +453,37 @@ def test_a_cut_off_submission_of_another_token_is_settled_under_its_own(home: Pa
     ledger = read_ledger(paths)
     assert {run: task.job for run, task in ledger.tasks.items()} == {"a": "7_0", "b": "7_1"}
     assert ledger.unanswered == {} and ledger.site == "x"
+
+
+def test_a_dry_run_writes_what_would_be_sent_and_nothing_else(
+    home: Path, slurm: FakeSlurm, call: Call
+) -> None:
+    slurm.fail(max_array_size=2)
+    words = ("submit", seeds(3), "--site", site(home, account="proj"), "--dry-run")
+    assert call("submit", seeds(3), "--dry-run")[0] == 2
+    code, output, errors = call(*words)
+    assert (code, errors) == (0, "") and not slurm.calls("sbatch")
+    assert output.count("\nsbatch --job-name=tiny-dry-run-") == 2 and "--account=proj" in output
+    folder = sweep(home).folder / "dry-run"
+    assert [path.name for path in sweep(home).folder.iterdir()] == ["dry-run"]
+    assert len(json.loads((folder / "0.json").read_text())["tasks"]) == 2
+    assert "trainer.slurm_task" in (folder / "1.sh").read_text()
+    written = [read_config(RunPaths(run)).seed for run in (folder / "runs").iterdir()]
+    assert sorted(written) == [0, 1, 2]
+    assert call(*words)[0] == 0
+    assert call("submit", seeds(3), "--site", "site.yaml", "-y")[0] == 0 and len(slurm.tasks()) == 3
+
+
+def test_what_speaks_against_the_runs_is_told_before_anything_is_written(
+    home: Path, slurm: FakeSlurm, call: Call
+) -> None:
+    small = site(home, mem_per_run="100M")
+    for command in ("plan", "submit"):
+        code, output, errors = call(command, seeds(2), "--site", small, "-y")
+        assert code == 2 and "mem_per_run" in errors, output + errors
+    assert [path.name for path in sweep(home).folder.iterdir()] == ["runner.lock"]
+    assert not slurm.calls("sbatch")
+    code, output, _ = call("plan", seeds(2), "--site", site(home))
+    assert code == 0 and "on site.yaml: 2 runs, 40 updates; at most" in output
+    code, _, errors = call("submit", seeds(2), "--site", site(home), "-y", "--max-gpu-hours", "0")
+    assert code == 0, errors  # the runs take no GPU at all

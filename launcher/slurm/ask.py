@@ -34,12 +34,14 @@ def show(
     site: SiteProfile,
     settings: Settings,
     console: Console,
+    *,
+    opening: str = "to submit",
 ) -> None:
     """Say what a user should know, and the cost; raises `UserError` with all that speaks against the runs."""
     findings = _findings(paths, runs, site)
     say(console, *findings.notices)
     found = cost(paths, runs, work, figures, site)
-    say(console, f"to submit: {cost_line(found)}")
+    say(console, f"{opening}: {cost_line(found)}")
     limit = settings.max_gpu_hours
     fault = None if limit is None else over_budget(found, limit)
     if findings.errors or fault:

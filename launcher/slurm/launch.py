@@ -47,7 +47,7 @@ def send_to_slurm(
     """Send the runs of `work`, highest rate first. Returns the exit code."""
     assert settings.site is not None
     configs = {run: read_config(paths.run(run)) for run in work.todo}
-    first = highest_rate_first(configs)
+    first = highest_rate_first(work.todo, configs)
     order = Order(
         paths=paths,
         runs=first,
@@ -74,9 +74,9 @@ def send_to_slurm(
     return NOT_ALL_SENT if sent.waiting else 0
 
 
-def highest_rate_first(configs: Mapping[str, RunConfig]) -> list[str]:
-    """Runs in the order in which they start: what collapses at a high rate does so early, and tells most."""
-    return sorted(configs, key=lambda run: configs[run].learning_rate, reverse=True)
+def highest_rate_first(runs: Iterable[str], configs: Mapping[str, RunConfig]) -> list[str]:
+    """What collapses does so early at high rates: the most telling runs go first."""
+    return sorted(runs, key=lambda run: configs[run].learning_rate, reverse=True)
 
 
 def failed_nodes(work: Work, runs: Iterable[str]) -> list[str]:
