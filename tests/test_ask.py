@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from launcher.ledger import read_ledger
+from launcher.prefetch import prefetch
 from launcher.slurm.ask import cost_line
 from sweeps.cost import CostFigures, Held, estimate, over_budget
 from tests.helpers import ROOT
+from trainer.budget import EvaluationConfig
 from trainer.config import RunConfig
 from trainer.files import read_json
 from trainer.record import SweepPaths
@@ -234,3 +237,23 @@ def test_a_node_that_is_given_out_whole_costs_all_its_gpus() -> None:
     assert "4 GPU hours" in cost_line(whole)
     assert over_budget(whole, 3) is not None
     assert over_budget(whole, 5) is None
+
+
+def test_models_are_fetched_to_the_cache_that_nodes_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, str] = {}
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        seen.update(options["env"])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("launcher.prefetch.subprocess.run", run)
+    monkeypatch.setenv("WORK", "/shared/me")
+    monkeypatch.setenv("HF_HOME", "/home/me")
+    task = {"name": "text", "max_response_tokens": 8, "source": {"generator": "gcd", "rows": 10}}
+    cells = [(parse(RunConfig, {"task": task}), EvaluationConfig())]
+    prefetch(SweepPaths(tmp_path), cells, Console(), cache="$WORK/hub")
+    assert seen["HF_HOME"] == "/shared/me/hub"
+    prefetch(SweepPaths(tmp_path), cells, Console())
+    assert seen["HF_HOME"] == "/home/me"

@@ -66,9 +66,8 @@ class Container(Section):
     @model_validator(mode="after")
     def _image_goes_with_kind(self) -> Container:
         if (self.kind == "none") != (self.image is None):
-            raise ValueError(
-                f"container.kind={self.kind} and container.image={self.image}: give both, or neither"
-            )
+            image = "null" if self.image is None else self.image
+            raise ValueError(f"kind={self.kind} and image={image}: give both, or neither")
         return self
 
 
@@ -133,6 +132,13 @@ class SiteProfile(Section):
     """Runs that share a task; fit: as many as a node's GPUs (without GPUs: one)."""
     write_mb_per_second: Positive | None = None
     """Of the file system that holds the sweeps, when all tasks write."""
+
+    @field_validator("cells_per_task", mode="before")
+    @classmethod
+    def _number_or_fit(cls, value: object) -> object:
+        if value != "fit" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f"{value!r} is neither a whole number from 1 nor fit")
+        return value
 
     @field_validator("signal")
     @classmethod
