@@ -51,14 +51,14 @@ def plan(grid: Grid, name: str | None, outputs: Path, settings: Settings, consol
 def _for_site(
     paths: SweepPaths, grid: Grid, changes: Changes, work: Work, settings: Settings, console: Console
 ) -> None:
-    """What a submission to Slurm would check first, and what it would cost there."""
-    from launcher.slurm.ask import cost, cost_line, findings
+    """What a submission to Slurm would check first, and what it would cost there; raises `UserError`."""
+    from launcher.slurm.ask import show
     from launcher.slurm.site import load_site
 
     assert settings.site is not None
     site, runs = load_site(settings.site), of_grid(grid, changes).runs(work)
-    say(console, f"on {settings.site}: {cost_line(cost(paths, runs, work, grid.cost, site))}")
-    findings(paths, runs, site, console)
+    if runs:
+        show(paths, runs, work, grid.cost, site, settings, console, opening=f"on {settings.site}")
 
 
 def _cost(paths: SweepPaths, grid: Grid, work: Work, todo: Mapping[str, int], settings: Settings) -> str:

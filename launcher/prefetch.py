@@ -59,9 +59,10 @@ def cells_on_disk(paths: SweepPaths, runs: Iterable[str]) -> list[Cell]:
     return [(read_config(paths.run(run)), read_budget(paths.run(run)).evaluation) for run in runs]
 
 
-def prefetch(paths: SweepPaths, cells: Iterable[Cell], console: Console) -> bool:
+def prefetch(paths: SweepPaths, cells: Iterable[Cell], console: Console, *, cache: str | None = None) -> bool:
     """Prepare what the runs need; returns whether there was any such thing.
 
+    `cache` is the folder of the hub's caches, variables allowed; None: the user's own.
     Raises `UserError` with what is wrong with a source, a model or a template.
     """
     needs = {}
@@ -76,6 +77,8 @@ def prefetch(paths: SweepPaths, cells: Iterable[Cell], console: Console) -> bool
         return False
     say(console, "preparing prompts and models")
     environment = code_environment(os.environ, ROOT, threads=1)
+    if cache is not None:
+        environment["HF_HOME"] = os.path.expandvars(cache)
     # on a terminal the libraries' own progress is seen; elsewhere it would only fill a log
     pipe = None if console.is_terminal else subprocess.PIPE
     with tempfile.TemporaryDirectory() as folder:

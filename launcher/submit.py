@@ -161,7 +161,8 @@ def launch(
             _refuse_beside_slurm(paths, work)
         else:
             _ask_first(paths, work, plan or on_disk(paths), settings, console)
-        prefetch(paths, cells_on_disk(paths, work.todo) if cells is None else cells, console)
+        wanted = cells_on_disk(paths, work.todo) if cells is None else cells
+        prefetch(paths, wanted, console, cache=_cache(settings))
         snapshot = take_snapshot(paths)
         write(snapshot.provenance)
         work = find_work(paths, sweep, policy)
@@ -187,6 +188,15 @@ def _ask_first(paths: SweepPaths, work: Work, plan: Plan, settings: Settings, co
     runs = plan.runs(work)
     if runs:
         ask_first(paths, runs, work, plan.figures, load_site(settings.site), settings, console)
+
+
+def _cache(settings: Settings) -> str | None:
+    """The folder that the site's nodes read models from."""
+    if settings.site is None:
+        return None
+    from launcher.slurm.site import load_site
+
+    return load_site(settings.site).cache
 
 
 def _refuse_beside_slurm(paths: SweepPaths, work: Work) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -41,7 +41,7 @@ class Estimate:
     basis: str
     """Where the speed comes from."""
     core_hours: float | None = None
-    """Of CPU cores, a run holding as many as it has threads."""
+    """Of CPU cores that runs hold."""
     gpu_hours: float | None = None
     """None when the speed of some run is not known."""
 
@@ -52,6 +52,19 @@ class PilotSpeed:
 
     seconds_per_update: float
     startup_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a run keeps from others as long as it runs; shares of a node that is given out whole."""
+
+    cores: float
+    gpus: float
+
+
+def own_needs(config: RunConfig) -> Held:
+    """A run's threads and GPUs."""
+    return Held(config.resources.threads, gpus_of(config))
 
 
 def gpus_of(config: RunConfig) -> int:
@@ -81,12 +94,13 @@ def estimate(
     *,
     slots: int,
     pilot: PilotSpeed | None = None,
+    held: Callable[[RunConfig], Held] | None = None,
 ) -> Estimate:
     """Cost of `todo` (run, updates to do), `slots` at a time, the longest started first.
 
     A run is as fast as the runs in `done` with the same model, task and batch were, by their timings; where
     there are none, as the `pilot` was, which bounds it from above; else as the preset's
-    `figures` say.
+    `figures` say. `held` says what a run takes of a cluster; None: its threads and GPUs.
     """
     stand_in = figures.seconds_per_update if pilot is None else pilot.seconds_per_update
     startup = figures.startup_seconds if pilot is None else pilot.startup_seconds
@@ -98,7 +112,7 @@ def estimate(
     if len(training) < len(todo):
         return Estimate(len(todo), updates, None, None, "their speed is not known before one has run")
     seconds = [startup + each for each in training]
-    configs = [config for config, _ in todo]
+    taken = [(held or own_needs)(config) for config, _ in todo]
     average = f"{1000 * sum(training) / updates:.0f} ms per update, " if updates else ""
     return Estimate(
         len(todo),
@@ -106,12 +120,12 @@ def estimate(
         sum(seconds),
         _wall(seconds, slots),
         average + _source(own, "from the preset" if pilot is None else "from the pilot"),
-        core_hours=_hours(seconds, [config.resources.threads for config in configs]),
-        gpu_hours=_hours(seconds, [gpus_of(config) for config in configs]),
+        core_hours=_hours(seconds, [each.cores for each in taken]),
+        gpu_hours=_hours(seconds, [each.gpus for each in taken]),
     )
 
 
-def _hours(seconds: Sequence[float], held: Sequence[int]) -> float:
+def _hours(seconds: Sequence[float], held: Sequence[float]) -> float:
     return sum(each * count for each, count in zip(seconds, held, strict=True)) / 3600
 
 

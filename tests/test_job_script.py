@@ -213,7 +213,10 @@ def test_containers_see_the_sweep_and_its_folders(tmp_path):
         "--no-container-mount-home",
         "--cpu-bind=none",
     ]
-    assert words[6:8] == ["/opt/p y", "-P"]
+    assert words[-5:-1] == ["/opt/p y", "-P", "-m", "trainer.slurm_task"]
+    # inside, the image's own variables would win
+    assert words[6] == "/usr/bin/env"
+    assert {"HF_HOME=/w w", "OMP_NUM_THREADS=2", f"PYTHONPATH={sweep}/code"} <= set(words[7:-5]), words
 
 
 def test_apptainer_gets_the_gpus_where_there_are_some(tmp_path):
@@ -221,7 +224,7 @@ def test_apptainer_gets_the_gpus_where_there_are_some(tmp_path):
     ran = Ran(tmp_path, site, array=Array(GPU, [["a", "b"]]))
     words, sweep = ran.step["words"], ran.sweep
     assert words[1:6] == ["--cpus-per-task=8", "apptainer", "exec", "--nv", f"--bind={sweep}:{sweep}"]
-    assert words[6:9] == ["--cleanenv", "/i.sif", "/p"]
+    assert words[6:9] == ["--cleanenv", "/i.sif", "/usr/bin/env"] and words[-5] == "/p"
     script = job_script(site, Array(CPU, [["a"]]), sweep=sweep, task_file="/t", code="/c")
     assert not re.search(r"--nv", script)
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from launcher.slurm.site import SITES, SiteProfile, load_site, time_limit
+from launcher.slurm.site import SITES, SiteProfile, full_name, load_site, time_limit
 from trainer.errors import UserError
 from trainer.schema import field_paths, flatten, parse
 
@@ -44,6 +44,11 @@ def test_names_that_are_not_there(tmp_path):
         load_site("generic_8gpus")
     with pytest.raises(UserError, match=r"no such file; the profiles by name are .*template"):
         load_site(str(tmp_path / "none.yaml"))
+
+
+def test_a_profile_is_remembered_so_that_it_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert full_name("site.yaml") == str(tmp_path / "site.yaml") and full_name("template") == "template"
 
 
 def test_times_are_read_as_people_write_them(tmp_path):
@@ -89,6 +94,12 @@ def test_files_that_are_wrong(tmp_path, text, words):
         ({"mem_per_run": 8}, 'write "8G"'),
         ({"extra": ["--array=0-3"]}, "--array=0-3: the launcher sets --array itself: leave it out"),
         ({"extra": ["-t", "30"]}, "set time instead"),
+        ({"extra": ["-e", "x"]}, "the launcher sets --error itself"),
+        ({"extra": ["--wait"]}, "the launcher sets --wait itself"),
+        ({"signal_lead": 0.3}, "signal_lead=0.3 must be at least 1"),
+        ({"cells_per_task": "many"}, "cells_per_task: 'many' is neither a whole number from 1 nor fit"),
+        ({"cells_per_task": 0}, "cells_per_task: 0 is neither a whole number from 1 nor fit"),
+        ({"modules": "cuda"}, "modules='cuda' must be a list"),
         ({"cells_per_task": "fit"}, "needs gpus.per_node"),
         ({"container": {"kind": "pyxis"}}, "give both, or neither"),
         ({"container": {"kind": "pyxis", "image": "a.sqsh"}}, "needs python"),

@@ -96,6 +96,7 @@ _RULES = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "string_type": "must be text",
+    "tuple_type": "must be a list",
     "finite_number": "must be finite",
 }
 

@@ -13,10 +13,12 @@ from launcher.messages import say
 from launcher.pending import Pending
 from launcher.pilot_record import read_pilot
 from launcher.progress import duration
-from launcher.slurm.preflight import check
+from launcher.slurm.needs import needs, runs_per_task
+from launcher.slurm.preflight import Findings, check
 from launcher.slurm.site import SiteProfile
 from launcher.submit import Settings, Work
-from sweeps.cost import CostFigures, Estimate, estimate, over_budget
+from sweeps.cost import CostFigures, Estimate, Held, estimate, over_budget
+from trainer.config import RunConfig
 from trainer.errors import UserError
 from trainer.record import SweepPaths, read_config
 
@@ -24,20 +26,37 @@ MOST_MEASURED = 200
 """Runs that are asked for their speed."""
 
 
-def findings(paths: SweepPaths, runs: Sequence[Pending], site: SiteProfile, console: Console) -> None:
-    """Say what a user should know; raises `UserError` with everything that speaks against the runs."""
+def show(
+    paths: SweepPaths,
+    runs: Sequence[Pending],
+    work: Work,
+    figures: CostFigures,
+    site: SiteProfile,
+    settings: Settings,
+    console: Console,
+    *,
+    opening: str = "to submit",
+) -> None:
+    """Say what a user should know, and the cost; raises `UserError` with all that speaks against the runs."""
+    findings = _findings(paths, runs, site)
+    say(console, *findings.notices)
+    found = cost(paths, runs, work, figures, site)
+    say(console, f"{opening}: {cost_line(found)}")
+    limit = settings.max_gpu_hours
+    fault = None if limit is None else over_budget(found, limit)
+    if findings.errors or fault:
+        raise UserError(*findings.errors, *([fault] if fault else []))
+
+
+def _findings(paths: SweepPaths, runs: Sequence[Pending], site: SiteProfile) -> Findings:
     pilot = read_pilot(paths)
-    found = check(
-        [(run.config, run.budget) for run in runs],
+    return check(
+        {run.run_id: (run.config, run.budget) for run in runs},
         site,
         paths.folder,
         os.environ,
-        prepared=paths.prepared,
         checkpoint_seconds=None if pilot is None else pilot.checkpoint_seconds,
     )
-    say(console, *found.notices)
-    if found.errors:
-        raise UserError(*found.errors)
 
 
 def cost(
@@ -52,7 +71,16 @@ def cost(
         figures,
         slots=min(site.max_parallel or len(runs), len(runs)) or 1,
         pilot=None if pilot is None else pilot.speed,
+        held=lambda config: _held(config, site, len(runs)),
     )
+
+
+def _held(config: RunConfig, site: SiteProfile, runs: int) -> Held:
+    """A run's CPUs and GPUs, or its share of those of a node that is given out whole."""
+    need = needs(config, site)
+    if site.nodes_exclusive and site.gpus.per_node:
+        return Held(need.cpus, site.gpus.per_node / min(runs_per_task(site, need), runs))
+    return Held(need.cpus, need.gpus)
 
 
 def cost_line(found: Estimate) -> str:
@@ -73,13 +101,8 @@ def ask_first(
     settings: Settings,
     console: Console,
 ) -> None:
-    """Raises `UserError` where the runs must not be sent, `typer.Abort` where the user does not want it."""
-    findings(paths, runs, site, console)
-    found = cost(paths, runs, work, figures, site)
-    say(console, f"to submit: {cost_line(found)}")
-    limit = settings.max_gpu_hours
-    if limit is not None and (fault := over_budget(found, limit)):
-        raise UserError(fault)
+    """Raises `UserError` where the runs must not be sent, or the user does not want it."""
+    show(paths, runs, work, figures, site, settings, console)
     if settings.yes:
         return
     if not sys.stdin.isatty():

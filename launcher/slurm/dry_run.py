@@ -12,12 +12,12 @@ from launcher.locate import sweep_paths
 from launcher.messages import change_lines, say, shown
 from launcher.pending import of_grid
 from launcher.provenance import ROOT
-from launcher.slurm.ask import cost, cost_line, findings
+from launcher.slurm.ask import show
 from launcher.slurm.commands import NoAnswer, Slurm
 from launcher.slurm.job_files import write_job
-from launcher.slurm.launch import highest_rate_first
+from launcher.slurm.launch import failed_nodes, highest_rate_first
 from launcher.slurm.needs import arrays, needs
-from launcher.slurm.site import load_site
+from launcher.slurm.site import full_name, load_site
 from launcher.slurm.submission import Order, slug
 from launcher.snapshot import Snapshot, content_hash
 from launcher.submit import Settings, find_work
@@ -35,7 +35,10 @@ USUAL_ARRAY = 1001
 
 
 def dry_run(grid: Grid, name: str | None, outputs: Path, settings: Settings, console: Console) -> int:
-    """Write scripts, task files and the runs' configurations; print the calls of sbatch."""
+    """Write scripts, task files and the runs' configurations; print the calls of sbatch.
+
+    Returns the exit code; raises `UserError` with what `submit` would refuse the runs for.
+    """
     if settings.site is None:
         raise UserError("--dry-run needs --site: it writes what would be sent to Slurm")
     paths, site = sweep_paths(outputs, name or grid.name), load_site(settings.site)
@@ -44,8 +47,10 @@ def dry_run(grid: Grid, name: str | None, outputs: Path, settings: Settings, con
     work = find_work(paths, changes.sweep)
     say(console, *grid.notices, *change_lines(paths, changes))
     runs = of_grid(grid, changes).runs(work)
-    findings(paths, runs, site, console)
-    say(console, f"to submit: {cost_line(cost(paths, runs, work, grid.cost, site))}")
+    if not runs:
+        say(console, "nothing to do")
+        return 0
+    show(paths, runs, work, grid.cost, site, settings, console)
     folder = paths.folder / "dry-run"
     shutil.rmtree(folder, ignore_errors=True)
     for run in runs:
@@ -58,10 +63,10 @@ def dry_run(grid: Grid, name: str | None, outputs: Path, settings: Settings, con
         runs=highest_rate_first([run.run_id for run in runs], configs),
         configs=configs,
         site=site,
-        site_name=settings.site,
+        site_name=full_name(settings.site),
         snapshot=Snapshot(code, paths.code / code, {}),
         again={},
-        exclude=(),
+        exclude=failed_nodes(work, configs),
     )
     wanted = [(run, needs(configs[run], site)) for run in order.runs]
     for chunk, array in enumerate(arrays(wanted, site, _max_array_size())):

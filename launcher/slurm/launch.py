@@ -10,7 +10,7 @@ from rich.console import Console
 from launcher.failures import Failure
 from launcher.messages import quoted, say
 from launcher.slurm.commands import NoAnswer, Slurm
-from launcher.slurm.site import load_site
+from launcher.slurm.site import full_name, load_site
 from launcher.slurm.submission import Order, adopt, send
 from launcher.snapshot import Snapshot
 from launcher.submit import Settings, Work
@@ -53,7 +53,7 @@ def send_to_slurm(
         runs=first,
         configs=configs,
         site=load_site(settings.site),
-        site_name=settings.site,
+        site_name=full_name(settings.site),
         snapshot=snapshot,
         again={run: str(failure) for run in first if (failure := work.statuses[run].failure) is not None},
         exclude=failed_nodes(work, first),

@@ -105,7 +105,7 @@ def job_script(site: SiteProfile, array: Array, *, sweep: Path, task_file: Path,
         *(['mkdir -p "$TMPDIR" || exit 1'] if site.scratch else []),
         "",
         # a step does not inherit the task's CPUs in every version of Slurm
-        _step(site, array, sweep, task_file),
+        _step(site, array, sweep, task_file, code),
         "code=$?",
         *_requeue(site),
         'exit "$code"',
@@ -145,7 +145,7 @@ def _environment(site: SiteProfile, array: Array, code: Path) -> dict[str, str]:
     return {name: _expandable(folder) for name, folder in folders.items() if folder} | plain
 
 
-def _step(site: SiteProfile, array: Array, sweep: Path, task_file: Path) -> str:
+def _step(site: SiteProfile, array: Array, sweep: Path, task_file: Path, code: Path) -> str:
     """The command of the one step, as shell text."""
     cpus = array.needs.cpus * array.runs_per_task
     words = ["srun", "--ntasks=1", f"--cpus-per-task={cpus}"]
@@ -155,14 +155,17 @@ def _step(site: SiteProfile, array: Array, sweep: Path, task_file: Path) -> str:
     if box.kind == "none":
         return shlex.join([*words, *site.srun, *job])
     mounts = _mounts(site, sweep)
+    # an image's own variables win over the job's, unless they are set again inside
+    again = " ".join(f'{name}="${name}"' for name in _environment(site, array, code))
+    inside = f"/usr/bin/env {again} {shlex.join(job)}"
     if box.kind == "pyxis":
         image = shlex.quote(f"--container-image={box.image}")
         box_words = f"{image} --container-mounts={','.join(mounts)} {shlex.join([*box.flags, *site.srun])}"
-        return f"{shlex.join(words)} {box_words.rstrip()} {shlex.join(job)}"
+        return f"{shlex.join(words)} {box_words.rstrip()} {inside}"
     start = ["apptainer", "exec", *(["--nv"] if array.needs.gpus else [])]
     binds = " ".join(f"--bind={mount}" for mount in mounts)
-    inside = shlex.join([*box.flags, str(box.image), *job])
-    return f"{shlex.join([*words, *site.srun, *start])} {binds} {inside}"
+    image = shlex.join([*box.flags, str(box.image)])
+    return f"{shlex.join([*words, *site.srun, *start])} {binds} {image} {inside}"
 
 
 def _mounts(site: SiteProfile, sweep: Path) -> list[str]:

@@ -23,7 +23,7 @@ OWN_VARIABLES = ("PYTHONPATH", "GRPOSWEEP_CODE", "GRPOSWEEP_LAUNCHER", "CUDA_VIS
 """Set for each job by us or by Slurm."""
 OWN_FLAGS = {
     "--array": "-a", "--job-name": "-J", "--output": "-o", "--open-mode": "", "--chdir": "-D", "--wrap": "",
-    "--signal": "", "--time": "-t", "--export": "",
+    "--signal": "", "--time": "-t", "--export": "", "--error": "-e", "--wait": "-W", "--test-only": "",
 }  # fmt: skip
 """Flags of sbatch that the launcher relies on, with their short forms."""
 MEMORY_FLAGS = ("--mem", "--mem-per-cpu", "--mem-per-gpu")
@@ -66,9 +66,8 @@ class Container(Section):
     @model_validator(mode="after")
     def _image_goes_with_kind(self) -> Container:
         if (self.kind == "none") != (self.image is None):
-            raise ValueError(
-                f"container.kind={self.kind} and container.image={self.image}: give both, or neither"
-            )
+            image = "null" if self.image is None else self.image
+            raise ValueError(f"kind={self.kind} and image={image}: give both, or neither")
         return self
 
 
@@ -93,8 +92,8 @@ class SiteProfile(Section):
     """Limit of a task: minutes, h:mm:ss or d-hh:mm:ss. Runs go on in another one when it is over."""
     signal: str = "USR2"
     """Warns of the end."""
-    signal_lead: Positive = 120.0
-    """Seconds before the end at which a run is to write its checkpoint."""
+    signal_lead: Annotated[float, Field(ge=1, le=65_535)] = 120.0
+    """Seconds before the end at which a run is to write its checkpoint; Slurm takes 65,535 at most."""
     requeue: bool = True
     """Let Slurm start a task again whose node failed, or that was preempted."""
     max_timeouts: Annotated[int, Field(ge=0)] = 20
@@ -111,7 +110,8 @@ class SiteProfile(Section):
     """Interpreter on the nodes, or in the container; null: the one that submits."""
     container: Container = Container()
     cache: str | None = None
-    """Shared folder of the hub's caches (HF_HOME); may hold variables, $WORK say."""
+    """Shared folder of the hub's caches (HF_HOME), where models are fetched to and read from; may hold
+    variables, $WORK say."""
     scratch: str | None = None
     """Folder on the node's own disk (TMPDIR); may hold variables, $SLURM_JOB_ID say."""
     env: dict[str, str] = Field(default_factory=dict)
@@ -132,6 +132,13 @@ class SiteProfile(Section):
     """Runs that share a task; fit: as many as a node's GPUs (without GPUs: one)."""
     write_mb_per_second: Positive | None = None
     """Of the file system that holds the sweeps, when all tasks write."""
+
+    @field_validator("cells_per_task", mode="before")
+    @classmethod
+    def _number_or_fit(cls, value: object) -> object:
+        if value != "fit" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f"{value!r} is neither a whole number from 1 nor fit")
+        return value
 
     @field_validator("signal")
     @classmethod
@@ -253,9 +260,18 @@ def time_limit(text: str | int) -> float:
     return float(seconds)
 
 
+def full_name(name: str) -> str:
+    """A profile as it is found from any folder: its name, or its absolute path."""
+    return str(Path(name).absolute()) if _is_path(name) else name
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
 def load_site(name: str) -> SiteProfile:
     """A profile by its name in `slurm/sites`, or by the path of its file; raises `UserError`."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) or "/" in name else SITES / f"{name}.yaml"
+    path = Path(name) if _is_path(name) else SITES / f"{name}.yaml"
     if not path.is_file():
         known = sorted(item.stem for item in SITES.glob("*.yaml"))
         if path.parent == SITES:
