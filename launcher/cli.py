@@ -277,6 +277,49 @@ def status(
 
 
 @app.command()
+def cancel(
+    sweep: SweepName,
+    words: Selectors = None,
+    yes: Yes = False,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """End running and queued jobs, which write checkpoints; `resume` continues them."""
+    from launcher.cancel import cancel as run
+
+    raise typer.Exit(run(_find(sweep, outputs), words or (), _console(), yes=yes))
+
+
+@app.command()
+def logs(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id or its beginning, or its folder.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, over later attempts, to its end.")
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option(help="Which attempt; the newest if not given.", show_default=False)
+    ] = None,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", help="The last lines alone.", show_default=False)
+    ] = None,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Print what an attempt at a run printed, and how it ended. Writes nothing."""
+    from launcher.locate import find_run
+    from launcher.logs import batch_output
+    from launcher.logs import logs as show
+
+    found = find_run(run, outputs)
+    try:
+        code = show(found, follow=follow, attempt=attempt, lines=lines, output=batch_output(found))
+    except BrokenPipeError:  # `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    raise typer.Exit(code)
+
+
+@app.command()
 def report(
     sweeps: Annotated[list[str], typer.Argument(metavar="SWEEP...", help="Sweeps to report on together.")],
     out: Annotated[

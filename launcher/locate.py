@@ -1,4 +1,4 @@
-"""Where a sweep lies: names of sweep folders, and sweeps found by name or path."""
+"""Where a sweep lies: names of sweep folders, and sweeps and runs found by name or path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from trainer.errors import UserError
-from trainer.record import SweepPaths
+from trainer.record import RunPaths, SweepPaths
 from trainer.schema import nearest
 
 NAME_RULE = (
@@ -60,3 +60,20 @@ def find_sweep(sweep: str, outputs: Path) -> SweepPaths:
     if not known:
         raise UserError(f"no sweep {sweep!r}: there is none under {outputs} yet; submit one first")
     raise UserError(f"no sweep {sweep!r} under {outputs}{nearest(sweep, known)}")
+
+
+def find_run(run: str, outputs: Path) -> RunPaths:
+    """A run by its folder, its id, or the beginning of its id under any sweep in `outputs`."""
+    if run and (Path(run) / "config.yaml").is_file():
+        return RunPaths(Path(run).absolute())
+    known = [path.parent for path in sorted(outputs.glob("*/runs/*/config.yaml"))]
+    found = [folder for folder in known if run and folder.name.startswith(run)]
+    if len(found) == 1:
+        return RunPaths(found[0].absolute())
+    if found:
+        shown = ", ".join(str(folder) for folder in found[:5])
+        raise UserError(f"run {run!r} is not one but {len(found)}: {shown}; give its folder")
+    raise UserError(
+        f"no run {run!r} under {outputs}: "
+        + ("`grposweep status SWEEP` lists the ids" if known else "there is none yet; submit a sweep first")
+    )

@@ -47,7 +47,7 @@ class View:
     @property
     def active(self) -> bool:
         """Whether something may still change by itself."""
-        return any(_is_active(status) for status in self.statuses.values())
+        return any(is_active(status) for status in self.statuses.values())
 
 
 class Reader:
@@ -116,7 +116,8 @@ class Reader:
         return status
 
 
-def _is_active(status: RunStatus) -> bool:
+def is_active(status: RunStatus) -> bool:
+    """Whether the run may change by itself: a job of it exists, or may."""
     # a job whose sending Slurm has not answered is settled by the next submission alone
     unknown = status.job == JobState.UNKNOWN and status.job_id is not None
     return unknown or status.job in (JobState.RUNNING, JobState.QUEUED, JobState.FINISHING)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from launcher.export import find_run
+from launcher.locate import find_run
 from tests.helpers import ROOT, job_environment, run_job, start_job
 from tests.test_lockstep import same_record
 from tests.text_runs import SUMS, text_run, write_lines
