@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_slurm_fixture import FakeSlurm
 from launcher_fakes import install
 from launcher_shell import Shell, finish
 
 from launcher import cli
 from launcher.ledger import LedgerWriter, new_token, read_ledger
 from launcher.slurm.submission import slug
+from tests.fake_slurm_fixture import FakeSlurm
 from trainer.files import append_line, read_lines, write_json
 from trainer.record import RunPaths, SweepPaths, read_config, read_sweep
 
@@ -30,14 +30,17 @@ AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failu
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    (tmp_path / "slurm").mkdir()
-    fake = FakeSlurm(tmp_path / "slurm")
-    for name, value in fake.environment.items():
-        monkeypatch.setenv(name, value)
+def slurm(fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    monkeypatch.setenv("SLURM_CONF", "the cluster's")
     monkeypatch.setattr("launcher.slurm.submission.PAUSES", (0.01, 0.01))
     monkeypatch.setattr("launcher.slurm.commands.PAUSE", 0.01)
-    return fake
+    monkeypatch.setattr("launcher.slurm.commands.RETRY_SECONDS", 0.1)
+    return fake_slurm
+
+
+def tasks(slurm: FakeSlurm) -> dict[str, str]:
+    """Task → what Slurm says of it."""
+    return {name: task["word"] for name, _, task in slurm._state.tasks()}
 
 
 @pytest.fixture
@@ -114,9 +117,9 @@ def finish_all(home: Path, slurm: FakeSlurm) -> None:
     """Every task that is in the queue finishes its runs."""
     paths = sweep(home)
     for run, task in read_ledger(paths).tasks.items():
-        if task.job is not None and slurm.tasks()[task.job] == "PENDING":
+        if task.job is not None and tasks(slurm)[task.job] == "PENDING":
             record(paths.run(run), task.job)
-            slurm.set_task(task.job, "COMPLETED", nodes="n1")
+            slurm.say(task.job, "COMPLETED", nodes="n1")
 
 
 def test_runs_go_as_one_array_highest_rate_first_and_submit_returns(
@@ -128,8 +131,8 @@ def test_runs_go_as_one_array_highest_rate_first_and_submit_returns(
     in_order = sorted((job or "", run) for run, job in jobs_of(home).items())
     rates = [read_config(sweep(home).run(run)).learning_rate for _, run in in_order]
     assert rates == [4e-3, 2e-3, 1e-3]
-    assert list(slurm.tasks().values()) == ["PENDING"] * 3
-    (entry,) = slurm.jobs().values()
+    assert list(tasks(slurm).values()) == ["PENDING"] * 3
+    (entry,) = slurm.jobs.values()
     assert entry["name"].startswith("tiny-") and entry["name"].endswith("-0")
     assert states(call) == [("queued", None)] * 3
 
@@ -148,38 +151,38 @@ def test_a_second_submit_sends_nothing_and_a_finished_sweep_needs_nothing(
 
 
 def test_arrays_are_no_longer_than_the_cluster_allows(home: Path, slurm: FakeSlurm, call: Call) -> None:
-    slurm.fail(max_array_size=6)
+    slurm.set(max_array_size=6)
     assert call("submit", seeds(14), "--site", site(home), "-y")[0] == 0
-    assert [len(job["tasks"]) for job in slurm.jobs().values()] == [6, 6, 2]
+    assert [len(job["tasks"]) for job in slurm.jobs.values()] == [6, 6, 2]
     found = jobs_of(home)
     assert len(set(found.values())) == 14
-    for job, entry in slurm.jobs().items():
-        tasks = json.loads(Path(entry["script"]).with_suffix(".json").read_text())["tasks"]
-        for index, runs in enumerate(tasks):
+    for job, sent in zip(slurm.jobs, slurm.calls("sbatch"), strict=True):
+        file = Path(sent["argv"][-1]).with_suffix(".json")
+        for index, runs in enumerate(json.loads(file.read_text())["tasks"]):
             assert [found[Path(run).name] for run in runs] == [f"{job}_{index}"]
     # each task is resumed by itself
-    slurm.set_task("7_3", "CANCELLED", by="0")
-    slurm.set_task("13_1", "CANCELLED", by="0")
+    slurm.say("2_3", "CANCELLED")
+    slurm.say("3_1", "CANCELLED")
     code, output, _ = call("resume", "tiny", "-y")
     assert code == 0 and "to run: 2, of these after 2 cancelled" in output
-    assert [len(job["tasks"]) for job in slurm.jobs().values()] == [6, 6, 2, 2]
+    assert [len(job["tasks"]) for job in slurm.jobs.values()] == [6, 6, 2, 2]
 
 
 def test_what_finds_no_room_waits_and_later_commands_send_it(
     home: Path, slurm: FakeSlurm, call: Call
 ) -> None:
     """88 runs where 25 may be in the queue: nothing is sent twice, nothing is lost."""
-    slurm.fail(most_tasks=25)
+    slurm.set(max_submit=25)
     words = ("submit", seeds(88), "--site", site(home), "-y")
     code, output, errors = call(*words)
     assert (code, errors) == (3, "")
     assert "63 runs wait for room: QOSMaxSubmitJobPerUserLimit" in output
-    assert len(slurm.tasks()) == 25
+    assert len(tasks(slurm)) == 25
     assert sorted(states(call)) == [("queued", None)] * 25 + [("waiting", None)] * 63
     for expected in (50, 75, 88):
         finish_all(home, slurm)
         code, _, _ = call("resume", "tiny", "-y") if expected == 75 else call(*words)
-        assert len(slurm.tasks()) == expected
+        assert len(tasks(slurm)) == expected
         assert code == (0 if expected == 88 else 3)
     finish_all(home, slurm)
     assert call(*words)[0] == 0
@@ -193,23 +196,23 @@ def test_a_cap_of_the_profile_is_kept_without_asking_slurm_too_much(
     words = ("submit", seeds(5), "--site", site(home, max_submit=2), "-y")
     code, output, _ = call(*words)
     assert code == 3 and "3 runs wait for room" in output and "max_submit=2" in output
-    assert len(slurm.tasks()) == 2 and len(slurm.calls("sbatch")) == 1
+    assert len(tasks(slurm)) == 2 and len(slurm.calls("sbatch")) == 1
     finish_all(home, slurm)
-    assert call(*words)[0] == 3 and len(slurm.tasks()) == 4
+    assert call(*words)[0] == 3 and len(tasks(slurm)) == 4
 
 
 def test_a_refusal_for_another_reason_is_a_message(home: Path, slurm: FakeSlurm, call: Call) -> None:
     reason = "Batch job submission failed: Invalid account or account/partition combination specified"
-    slurm.fail(sbatch=[{"stderr": f"sbatch: error: {reason}\n"}])
+    slurm.fail("sbatch", f"sbatch: error: {reason}")
     code, _, errors = call("submit", seeds(2), "--site", site(home), "-y")
     assert code == 2 and reason in errors and "Traceback" not in errors and "site.yaml" in errors
     assert states(call) == [("planned", None)] * 2
     assert call("submit", seeds(2), "--site", site(home), "-y")[0] == 0
-    assert list(slurm.tasks().values()) == ["PENDING"] * 2
+    assert list(tasks(slurm).values()) == ["PENDING"] * 2
 
 
 def test_a_job_that_slurm_took_without_saying_so_is_found(home: Path, slurm: FakeSlurm, call: Call) -> None:
-    slurm.fail(sbatch=[{"stderr": TIMEOUT, "done": True}])
+    slurm.fail("sbatch", TIMEOUT, queued=True)
     code, output, _ = call("submit", seeds(3), "--site", site(home), "-y")
     assert code == 0 and "job 1: 3 runs" in output
     assert len(slurm.calls("sbatch")) == 1 and states(call) == [("queued", None)] * 3
@@ -218,19 +221,18 @@ def test_a_job_that_slurm_took_without_saying_so_is_found(home: Path, slurm: Fak
 def test_a_job_that_is_not_found_at_once_is_adopted_by_the_next_command(
     home: Path, slurm: FakeSlurm, call: Call
 ) -> None:
-    away = [{"stderr": AWAY}] * 30
-    slurm.fail(sbatch=[{"stderr": TIMEOUT, "done": True}], squeue=away)
+    slurm.fail("sbatch", TIMEOUT, queued=True)
+    slurm.fail("squeue", AWAY, times=100_000)
     words = ("submit", seeds(3), "--site", site(home), "-y")
     code, output, _ = call(*words)
     assert code == 3 and "Traceback" not in output
-    slurm.fail(squeue_always={"stderr": AWAY})
     assert states(call) == [("unknown", None)] * 3
     code, output, _ = call(*words)
     assert code == 3 and "nothing was sent" in output
-    slurm.fail()
+    slurm.set(calls=[])
     code, output, _ = call(*words)
     assert "job 1 of an earlier command that was cut off is in Slurm and counts" in output
-    assert len(slurm.jobs()) == 1 and states(call) == [("queued", None)] * 3
+    assert len(slurm.jobs) == 1 and states(call) == [("queued", None)] * 3
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -245,18 +247,20 @@ def test_a_launcher_killed_around_sbatch_doubles_nothing(
     kept = [json.dumps(line) for line in lines if line["event"] != "accepted"]
     sweep(home).submissions.write_text("\n".join(kept) + "\n")
     if not taken:
-        (slurm.folder / "cluster.json").unlink()
+        slurm._state.write("jobs.json", {})
     assert states(call) == [("unknown", None)] * 2
     _, output, _ = call(*words)
-    assert len(slurm.jobs()) == 1 and states(call) == [("queued", None)] * 2
+    assert len(slurm.jobs) == 1 and states(call) == [("queued", None)] * 2
     assert ("of an earlier command" in output) is taken
 
 
 def test_passing_faults_are_outlasted(home: Path, slurm: FakeSlurm, call: Call) -> None:
-    away = {"stderr": AWAY.replace("slurm_load_jobs error", "sbatch: error: Batch job submission failed")}
-    slurm.fail(sbatch=[away, away], squeue=[{"stderr": AWAY}])
+    slurm.fail(
+        "sbatch", AWAY.replace("slurm_load_jobs error", "sbatch: error: Batch job submission failed"), times=2
+    )
+    slurm.fail("squeue", AWAY)
     code, _, _ = call("submit", seeds(2), "--site", site(home), "-y")
-    assert code == 0 and len(slurm.jobs()) == 1 and states(call) == [("queued", None)] * 2
+    assert code == 0 and len(slurm.jobs) == 1 and states(call) == [("queued", None)] * 2
 
 
 @pytest.mark.end_to_end
@@ -266,7 +270,7 @@ def test_two_submits_at_once_send_each_run_once(home: Path, slurm: FakeSlurm) ->
     both = [shell.start(*words) for _ in range(2)]
     ended = sorted(finish(process) for process in both)
     assert all("Traceback" not in errors for _, _, errors in ended)
-    assert len(slurm.tasks()) == 6 and len(set(jobs_of(home).values())) == 6
+    assert len(tasks(slurm)) == 6 and len(set(jobs_of(home).values())) == 6
 
 
 def test_nothing_of_an_allocation_reaches_the_job_but_the_cluster_does(
@@ -277,8 +281,8 @@ def test_nothing_of_an_allocation_reaches_the_job_but_the_cluster_does(
         monkeypatch.setenv(name, "foreign")
     assert call("submit", seeds(1), "--site", site(home), "-y")[0] == 0
     (sent,) = slurm.calls("sbatch")
-    assert not set(foreign) & set(sent["environment"])
-    assert sent["environment"]["SLURM_CONF"] == "the cluster's"
+    assert not set(foreign) & set(sent["env"])
+    assert sent["env"]["SLURM_CONF"] == "the cluster's"
     assert "foreign" not in sent["script"]
 
 
@@ -294,33 +298,32 @@ def test_status_knows_nothing_where_slurm_does_not_answer_and_writes_nothing(
     run, job = next(iter(jobs_of(home).items()))
     assert job is not None
     record(sweep(home).run(run), job)
-    slurm.fail(squeue_always={"stderr": AWAY})
+    slurm.fail("squeue", AWAY, times=100_000)
     before = {path: path.stat().st_mtime_ns for path in (home / "outputs").rglob("*")}
     assert sorted(states(call)) == [("finished", None), ("unknown", None)]
     assert before == {path: path.stat().st_mtime_ns for path in (home / "outputs").rglob("*")}
-    assert call("submit", seeds(2), "--site", site(home), "-y")[0] != 0 and len(slurm.jobs()) == 1
+    assert call("submit", seeds(2), "--site", site(home), "-y")[0] != 0 and len(slurm.jobs) == 1
 
 
 def test_a_state_of_slurm_that_nobody_knows_is_unknown_and_not_run_again(
     home: Path, slurm: FakeSlurm, call: Call
 ) -> None:
     assert call("submit", seeds(1), "--site", site(home), "-y")[0] == 0
-    slurm.set_task("1_0", "HIBERNATING")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fake_slurm.QUEUED", ("HIBERNATING",))
-        assert states(call) in ([("unknown", None)], [("finishing", None)])
-    assert call("resume", "tiny", "-y")[0] != 0 or len(slurm.jobs()) == 1
+    slurm.say("1_0", "HIBERNATING")
+    assert states(call) == [("unknown", None)]
+    call("resume", "tiny", "-y")
+    assert len(slurm.jobs) == 1
 
 
 def test_without_accounting_the_record_decides(home: Path, slurm: FakeSlurm, call: Call) -> None:
     assert call("submit", seeds(4), "--site", site(home), "-y")[0] == 0
-    slurm.fail(accounting=False)
+    slurm.set(accounting=False)
     by_job = {job: sweep(home).run(run) for run, job in jobs_of(home).items()}
     record(by_job["1_0"], "1_0")
     record(by_job["1_1"], "1_1", finished=False, exit_code=1)
     record(by_job["1_2"], "1_2", finished=False, exit_code=75, asked="preempted")
     for job, word in (("1_0", "COMPLETED"), ("1_1", "FAILED"), ("1_2", "COMPLETED"), ("1_3", "RUNNING")):
-        slurm.set_task(job, word)
+        slurm.say(job, word)
     found = dict(zip(by_job, states(call), strict=True))
     assert found == {
         "1_0": ("finished", None),
@@ -334,13 +337,14 @@ def test_a_job_that_is_gone_is_finishing_then_lost_and_then_run_again(
     home: Path, slurm: FakeSlurm, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("submit", seeds(2), "--site", site(home), "-y")[0] == 0
-    slurm.set_task("1_1", "COMPLETED", forgotten=True)
+    slurm.say("1_1", "COMPLETED")
+    slurm.set(accounting_from=time.time() + 1000)
     assert sorted(states(call)) == [("finishing", None), ("queued", None)]
-    monkeypatch.setattr("launcher.slurm.task_state.SETTLING", 0.0)
+    monkeypatch.setattr("launcher.slurm.evidence.SETTLING", 0.0)
     assert sorted(states(call)) == [("lost", "lost"), ("queued", None)]
     code, output, _ = call("resume", "tiny", "-y")
     assert code == 0 and "to run: 1, of these after 1 lost" in output
-    assert sorted(states(call)) == [("queued", None)] * 2 and len(slurm.tasks()) == 3
+    assert sorted(states(call)) == [("queued", None)] * 2 and len(tasks(slurm)) == 3
 
 
 def test_a_job_that_slurm_starts_again_after_a_lost_node_is_left_to_it(
@@ -349,7 +353,7 @@ def test_a_job_that_slurm_starts_again_after_a_lost_node_is_left_to_it(
     assert call("submit", seeds(1), "--site", site(home), "-y")[0] == 0
     (run,) = jobs_of(home)
     record(sweep(home).run(run), "1_0", finished=False)
-    slurm.set_task("1_0", "PENDING", reason="BeginTime")
+    slurm.say("1_0", "PENDING", reason="BeginTime")
     assert states(call) == [("queued", None)]
     call("resume", "tiny", "-y")
     assert len(slurm.calls("sbatch")) == 1
@@ -360,8 +364,8 @@ def test_failures_are_retried_by_class_within_budgets_and_away_from_bad_nodes(
 ) -> None:
     profile = site(home, retries={"node_failure": 1})
     assert call("submit", seeds(3), "--site", profile, "-y")[0] == 0
-    slurm.set_task("1_0", "NODE_FAIL", nodes="n3")
-    slurm.set_task("1_1", "OUT_OF_MEMORY", nodes="n2")
+    slurm.say("1_0", "NODE_FAIL", nodes="n3")
+    slurm.say("1_1", "OUT_OF_MEMORY", nodes="n2")
     assert sorted(states(call)) == [
         ("killed", "node_failure"),
         ("killed", "out_of_memory"),
@@ -370,13 +374,13 @@ def test_failures_are_retried_by_class_within_budgets_and_away_from_bad_nodes(
     code, output, _ = call("resume", "tiny", "-y")
     assert "to run: 1, of these after 1 node_failure" in output
     assert "not run again: 1 out_of_memory; once the cause is gone: --retry out_of_memory" in output
-    assert "--exclude=n3" in slurm.calls("sbatch")[-1]["arguments"]
-    slurm.set_task("4_0", "NODE_FAIL", nodes="n1")
+    assert "--exclude=n3" in slurm.calls("sbatch")[-1]["argv"]
+    slurm.say("2_0", "NODE_FAIL", nodes="n1")
     code, output, _ = call("resume", "tiny", "-y")
     assert "to run: 0" in output and "1 have used up the profile's retries.node_failure" in output
     code, output, _ = call("resume", "tiny", "--retry", "oom,node_failure", "-y")
     assert code == 0 and "to run: 2" in output
-    assert "--exclude=n1,n3" in slurm.calls("sbatch")[-1]["arguments"]
+    assert "--exclude=n1,n3" in slurm.calls("sbatch")[-1]["argv"]
     assert call("resume", "tiny", "--retry", "memory", "-y")[0] == 2
 
 
@@ -386,14 +390,14 @@ def test_resume_of_selected_runs_alone_and_anew(home: Path, slurm: FakeSlurm, ca
     for job, run in runs.items():
         record(run, job or "", finished=False, exit_code=75, asked="cancelled")
         append_line(run.metrics, {"step": 0})
-        slurm.set_task(job or "", "CANCELLED", by="1000")
+        slurm.say(job or "", "CANCELLED")
     code, output, _ = call("resume", "tiny", "seed=1", "--restart", "-y")
     assert code == 0 and "to run: 1, of these after 1 cancelled" in output
     anew = [run for run in runs.values() if not run.metrics.exists()]
     assert len(anew) == 1 and read_config(anew[0]).seed == 1
     assert read_lines(anew[0].folder / "discarded" / "1" / "metrics.jsonl") == [{"step": 0}]
     assert anew[0].attempts.is_file() and anew[0].config.is_file() and anew[0].budget.is_file()
-    assert len(slurm.tasks()) == 4
+    assert len(tasks(slurm)) == 4
 
 
 def test_local_runs_are_refused_beside_jobs_of_slurm(home: Path, slurm: FakeSlurm, call: Call) -> None:
@@ -406,7 +410,7 @@ def test_two_sweeps_of_one_name_stay_apart(home: Path, slurm: FakeSlurm, call: C
     for folder in ("one", "other"):
         words = ("submit", seeds(2), "--site", site(home), "-y", "--outputs", folder)
         assert call(*words)[0] == 0
-    slurm.set_task("1_0", "CANCELLED", by="0")
+    slurm.say("1_0", "CANCELLED")
     found = [json.loads(call("status", f"{name}/tiny", "-f", "json")[1]) for name in ("one", "other")]
     counts = [sorted(run["job"] for run in sweep["runs"]) for sweep in found]
     assert counts == [["interrupted", "queued"], ["queued", "queued"]]
@@ -425,7 +429,7 @@ def test_a_queued_job_runs_the_code_of_its_submission(home: Path, slurm: FakeSlu
     assert done.returncode == 0, done.stdout + done.stderr
     trainer = checkout / "trainer" / "job.py"
     trainer.write_text(trainer.read_text() + "\nraise RuntimeError('the edited trainer')\n")
-    assert slurm.run_task("1_0") == 0
+    assert slurm.run("1_0") == 0
     paths = sweep(home, "smoke")
     (cell,) = read_sweep(paths).cells
     run = paths.run(cell.run_id)
@@ -433,7 +437,7 @@ def test_a_queued_job_runs_the_code_of_its_submission(home: Path, slurm: FakeSlu
     started = next(line for line in read_lines(run.attempts) if line["event"] == "started")
     assert Path(started["code"]).parent == paths.code and (started["job"], started["node"]) == ("1_0", "n1")
     shutil.rmtree(checkout)
-    assert slurm.run_task("1_0") == 0  # finished already: nothing is trained again
+    assert slurm.run("1_0") == 0  # finished already: nothing is trained again
     assert len([line for line in read_lines(run.attempts) if line["event"] == "started"]) == 1
 
 
@@ -458,7 +462,7 @@ def test_a_cut_off_submission_of_another_token_is_settled_under_its_own(home: Pa
 def test_a_dry_run_writes_what_would_be_sent_and_nothing_else(
     home: Path, slurm: FakeSlurm, call: Call
 ) -> None:
-    slurm.fail(max_array_size=2)
+    slurm.set(max_array_size=2)
     words = ("submit", seeds(3), "--site", site(home, account="proj"), "--dry-run")
     assert call("submit", seeds(3), "--dry-run")[0] == 2
     code, output, errors = call(*words)
@@ -471,7 +475,7 @@ def test_a_dry_run_writes_what_would_be_sent_and_nothing_else(
     written = [read_config(RunPaths(run)).seed for run in (folder / "runs").iterdir()]
     assert sorted(written) == [0, 1, 2]
     assert call(*words)[0] == 0
-    assert call("submit", seeds(3), "--site", "site.yaml", "-y")[0] == 0 and len(slurm.tasks()) == 3
+    assert call("submit", seeds(3), "--site", "site.yaml", "-y")[0] == 0 and len(tasks(slurm)) == 3
 
 
 def test_what_speaks_against_the_runs_is_told_before_anything_is_written(

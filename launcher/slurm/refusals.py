@@ -49,12 +49,21 @@ ARRAY = "Invalid job array specification"
 DISABLED = "accounting storage is disabled"
 
 
+UNDELIVERED = ("Unable to contact slurm controller (connect failure)", "Connection refused")
+"""Of these, what the controller cannot have heard."""
+
+
 class SlurmError(RuntimeError):
     """Slurm did not do what was asked."""
 
 
 class NoAnswer(SlurmError):  # noqa: N818 - says what it is
     """The controller or the database did not answer; what was asked may or may not have happened."""
+
+    @property
+    def undelivered(self) -> bool:
+        """Whether the controller cannot have heard of it, so that it surely did not happen."""
+        return any(words in str(self).rpartition("; ")[2] for words in UNDELIVERED)
 
 
 class Refused(SlurmError):  # noqa: N818 - says what it is

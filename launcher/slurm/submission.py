@@ -138,9 +138,7 @@ class _Submission:
             try:
                 self._submit(part)
             except Refused as refused:
-                if refused.away:
-                    return list(array.tasks), refused.reason
-                if not refused.room:
+                if not refused.room or (len(part.tasks) == 1 and not self._may_wait(refused)):
                     raise UserError(self._refusal(refused.reason)) from None
                 reason, size = refused.reason, len(part.tasks) // 2
             except NoAnswer as fault:
@@ -148,6 +146,13 @@ class _Submission:
             else:
                 array = rest
         return list(array.tasks), reason if array.tasks else None
+
+    def _may_wait(self, refused: Refused) -> bool:
+        """Whether a single task that was refused can be taken once others have left the queue."""
+        if not refused.later:
+            return False
+        # Slurm's general sentence may also mean that the task asks for too much, which no waiting helps
+        return refused.certain or self._slurm.submitted_count() > 0
 
     def close(self, waiting: Sequence[str], reason: str | None) -> None:
         if waiting:
@@ -179,7 +184,8 @@ class _Submission:
                 if not fault.undelivered:
                     return self._ask(name, fault)
                 if pause is None:
-                    raise Refused(str(fault)) from None
+                    self._ledger.refused(name, str(fault))
+                    raise
                 time.sleep(pause)
         raise AssertionError("the last call returns or raises")
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2])]  # this is run by its path
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]  # this is run by its path
 
 from tests.fake_slurm.cluster import Folder, change  # noqa: E402
 
