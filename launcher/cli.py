@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -285,8 +286,29 @@ def cancel(
 ) -> None:
     """End running and queued jobs, which write checkpoints; `resume` continues them."""
     from launcher.cancel import cancel as run
+    from launcher.slurm.commands import Slurm
 
-    raise typer.Exit(run(_find(sweep, outputs), words or (), _console(), yes=yes))
+    def cancel_jobs(jobs: Sequence[str]) -> None:
+        Slurm().cancel(jobs)
+
+    paths = _find(sweep, outputs)
+    raise typer.Exit(run(paths, words or (), _console(), yes=yes, cancel_jobs=cancel_jobs))
+
+
+@app.command()
+def gc(
+    sweep: SweepName,
+    words: Selectors = None,
+    stable: Annotated[
+        bool, typer.Option("--stable", help="Stable runs too; they cannot be extended any more.")
+    ] = False,
+    yes: Yes = False,
+    outputs: Outputs = Path("outputs"),
+) -> None:
+    """Free the space of optimizer states and checkpoints that finished runs need no more."""
+    from launcher.gc import collect
+
+    raise typer.Exit(collect(_find(sweep, outputs), words or (), _console(), stable=stable, yes=yes))
 
 
 @app.command()

@@ -20,6 +20,7 @@ from trainer.files import read_json
 from trainer.record import (
     CHECKPOINT_FORMAT,
     SweepPaths,
+    is_slimmed,
     newest_checkpoint_format,
     read_budget,
     read_config,
@@ -48,6 +49,7 @@ def extend(
         if over:
             say(console, f"{over} collapsed or invalid runs are not continued")
         _refuse_old_checkpoints(paths, growths)
+        _refuse_slimmed(paths, growths)
         if growths:
             low = min(growth.new.horizon for growth in growths)
             high = max(growth.new.horizon for growth in growths)
@@ -72,6 +74,16 @@ def _refuse_old_checkpoints(paths: SweepPaths, growths: Sequence[Growth]) -> Non
             f"runs of {quoted(paths)} have checkpoints of format {old[0]}, this version continues format "
             f"{CHECKPOINT_FORMAT}: extend them with the version that wrote them, or submit a new "
             "sweep with a longer horizon and --name"
+        )
+
+
+def _refuse_slimmed(paths: SweepPaths, growths: Sequence[Growth]) -> None:
+    slimmed = [growth.run_id for growth in growths if is_slimmed(paths.run(growth.run_id))]
+    if slimmed:
+        raise UserError(
+            f"{len(slimmed)} runs of {quoted(paths)} cannot be continued, as `grposweep gc --stable` removed "
+            f"the state of their optimizers ({', '.join(slimmed[:3])}, …): submit a new sweep with a longer "
+            "horizon and --name"
         )
 
 

@@ -248,13 +248,13 @@ def _report(paths: SweepPaths, sweep: SweepFile, result: Result, settings: Setti
         say(console, "", f"interrupted, {left} unfinished: the same command again continues where it stopped")
         return result.exit_code
     if settings.sync:
-        _sync(paths, console)
+        sync_in_own_process(paths, console)
     say(console, *next_lines(paths, result.statuses, synced=settings.sync))
     return result.exit_code
 
 
-def _sync(paths: SweepPaths, console: Console) -> None:
-    """In a process of its own: MLflow takes seconds to load, and its failure is no failure of the sweep."""
+def sync_in_own_process(paths: SweepPaths, console: Console) -> None:
+    """Copy the results to MLflow, which takes seconds to load, and whose failure is none of the sweep's."""
     command = [sys.executable, "-m", "launcher.cli", "sync", str(paths.folder)]
     if subprocess.run(command, check=False).returncode:
         say(console, f"not copied to MLflow; to repeat it: grposweep sync {quoted(paths)}")

@@ -132,7 +132,9 @@ def test_a_bad_profile_is_refused_before_anything_is_written(home: Home, command
 def test_without_a_terminal_a_yes_is_needed(home: Home) -> None:
     code, output, errors = home.run("submit", *GRID, "--site", home.site())
     assert code == 2
-    assert errors == "error: --site site.yaml submits 6 runs: without a terminal to ask on, give -y\n"
+    assert errors == (
+        "error: Submit 6 runs to site.yaml? Nobody can be asked here: add --yes (-y) to go on\n"
+    )
     assert "to submit: 6 runs" in output
     assert not home.paths.sweep.exists()
 
@@ -140,7 +142,7 @@ def test_without_a_terminal_a_yes_is_needed(home: Home) -> None:
 def test_a_no_submits_nothing(home: Home) -> None:
     code, output = home.answer("n", "submit", *GRID, "--site", home.site())
     assert code == 2
-    assert "submit 6 runs to site.yaml?" in output
+    assert "Submit 6 runs to site.yaml?" in output
     assert "nothing was submitted" in output
     assert not home.paths.sweep.exists()
 

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from trainer.errors import UserError
 from trainer.files import fsync_path, read_json, sha256, write_json
 from trainer.record import CHECKPOINT_MARKER as MARKER
 
@@ -89,10 +90,18 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
 
 
 def load_newest(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:
-    """The newest complete checkpoint, or None; damaged and half-written ones are skipped with a notice."""
+    """The newest complete checkpoint, or None; damaged and half-written ones are skipped with a notice.
+
+    Raises `UserError` where it holds no more than weights.
+    """
     for path in sorted(folder.glob("step-*"), reverse=True):
         fault = _fault(path)
         if fault is None:
+            if json.loads((path / MARKER).read_text(encoding="utf-8")).get("slimmed"):
+                raise UserError(
+                    f"{path} was slimmed by `grposweep gc`: it can be exported, not trained on; begin the "
+                    "run anew with `grposweep resume SWEEP RUN --retry config --restart`"
+                )
             return _load(path)
         notice(f"checkpoint {path.name} is skipped: {fault}")
     return None

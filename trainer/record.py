@@ -306,6 +306,12 @@ def newest_checkpoint_format(paths: RunPaths) -> int | None:
     return None
 
 
+def is_slimmed(paths: RunPaths) -> bool:
+    """Whether the newest complete checkpoint holds no more than weights, so that nothing continues it."""
+    markers = sorted(paths.checkpoints.glob(f"step-*/{CHECKPOINT_MARKER}"))
+    return bool(markers) and bool((read_json(markers[-1]) or {}).get("slimmed"))
+
+
 def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
     """All complete lines of metrics.jsonl, one per learner update, in order."""
     return read_lines(paths.metrics)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
-import typer
 from rich.console import Console
 
+from launcher.confirm import confirmed
 from launcher.messages import say
 from launcher.pending import Pending
 from launcher.pilot_record import read_pilot
@@ -103,11 +102,5 @@ def ask_first(
 ) -> None:
     """Raises `UserError` where the runs must not be sent, or the user does not want it."""
     show(paths, runs, work, figures, site, settings, console)
-    if settings.yes:
-        return
-    if not sys.stdin.isatty():
-        raise UserError(
-            f"--site {settings.site} submits {len(runs)} runs: without a terminal to ask on, give -y"
-        )
-    if not typer.confirm(f"submit {len(runs)} runs to {settings.site}?", default=True):
+    if not confirmed(f"Submit {len(runs)} runs to {settings.site}?", yes=settings.yes):
         raise UserError("nothing was submitted")

@@ -13,7 +13,7 @@ from launcher.slurm.commands import NoAnswer, Slurm
 from launcher.slurm.site import full_name, load_site
 from launcher.slurm.submission import Order, adopt, send
 from launcher.snapshot import Snapshot
-from launcher.submit import Settings, Work
+from launcher.submit import Settings, Work, sync_in_own_process
 from trainer.config import RunConfig
 from trainer.record import SweepFile, SweepPaths, read_config
 
@@ -70,8 +70,21 @@ def send_to_slurm(
             console,
             f"{len(sent.waiting)} runs wait for room: {sent.reason}; submit or resume again to send them",
         )
+    if settings.wait:
+        return _follow(paths, settings, console) or (NOT_ALL_SENT if sent.waiting else 0)
     say(console, f"watch:      grposweep status {quoted(paths)} --watch")
     return NOT_ALL_SENT if sent.waiting else 0
+
+
+def _follow(paths: SweepPaths, settings: Settings, console: Console) -> int:
+    """Watch until nothing runs or waits in Slurm any more, then copy to MLflow; 130 after Ctrl-C."""
+    from launcher.watch import watch
+
+    if interrupted := watch(paths, console):
+        say(console, f"the jobs go on; to watch again: grposweep status {quoted(paths)} --watch")
+        return interrupted
+    sync_in_own_process(paths, console)
+    return 0
 
 
 def highest_rate_first(runs: Iterable[str], configs: Mapping[str, RunConfig]) -> list[str]:
