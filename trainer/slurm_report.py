@@ -1,6 +1,6 @@
 """Why Slurm asks a job to stop, from what its controller says of the job. Standard library alone.
 
-Seen on a real cluster at the moment of the signal (Slurm 22.05, with and without accounting):
+Seen on a real cluster at the moment of the signal (Slurm 22.05, without accounting):
 
     preemption with a grace time   JobState=RUNNING, PreemptTime=now, EndTime=now + grace
     preemption without             JobState=COMPLETING, Restarts one higher, no PreemptTime
